@@ -1,0 +1,46 @@
+/* From an ONNX file to a Graph, and back: the original file patched.
+ *
+ * Way in: open and map; pre-scan the wire bytes (iterative, no allocation, limits); unpack filtered spans
+ * with protobuf-c (no initializer data); check scopes, SSA, arity, attributes; adapt opsets to the newest
+ * meaning; build the Graph with every unknown operator as an opaque node; find parameters.
+ * Way out: edits at wire level on the original bytes, so everything that is not edited is byte-exact. */
+#ifndef MPRI_IMPORTER_H
+#define MPRI_IMPORTER_H
+
+#include "runtime/base/alloc.h"
+#include "runtime/base/log.h"
+#include "runtime/ir/graph.h"
+#include "importer/source.h"
+
+typedef struct ImportOptions {
+    const Alloc *alloc;
+    const Log *log;
+    const mpr_limits *limits;       /* NULL: defaults */
+    const char *const *tie, *const *untie;
+} ImportOptions;
+
+typedef struct ImportedModel {
+    Arena arena;         /* model lifetime */
+    Intern *names;
+    Source *source;      /* mapped file and spans */
+    Graph *graph;        /* symbolic; canonical operators; opaque nodes allowed */
+    char *path;
+} ImportedModel;
+
+mpr_status mpri_import_file(const char *path, const ImportOptions *o, ImportedModel **out, Err *err);
+void mpri_import_destroy(ImportedModel *m, const Alloc *alloc); /* NULL-safe */
+
+/* Every operator of the graph that cannot be run (or differentiated on a path to `loss`), grouped by type
+ * with counts and the first three node names: MPR_E_UNSUPPORTED_OP; MPR_OK when there is none. */
+mpr_status mpri_import_check_supported(const Graph *g, Err *err);
+
+/* ---- export ---- */
+typedef struct WeightPatch { /* new contents of one initializer, f32, in the initializer's own layout */
+    const char *name;        /* initializer; or an Identity output that becomes an initializer of its own */
+    const float *data;
+    int64_t n;
+} WeightPatch;
+/* Writes path (temp file beside, fsync, rename). MPR_E_USAGE when path is the model itself (by inode). */
+mpr_status mpri_export_file(const ImportedModel *m, const char *path, const WeightPatch *w, int n, const Alloc *alloc, Err *err);
+
+#endif

@@ -1,0 +1,93 @@
+/* A pass takes a PassCtx and a Graph, reports whether it changed anything, and leaves a valid graph. One
+ * pass = one file with one public function; passes/pipeline.c is the ordered list.
+ *
+ * Two stages. `prepare` runs once per session on the symbolic graph (recover patterns, attach the loss,
+ * autocast); its result depends on types only. `bind` runs per bound shapes on a clone: dims become
+ * numbers, shape arithmetic folds away, then autodiff, lowering, fusion, schedule: every shape is known,
+ * so gradient rules and fusions never reason about symbols. */
+#ifndef MPRI_PASSES_PASS_H
+#define MPRI_PASSES_PASS_H
+
+#include "runtime/base/log.h"
+#include "runtime/base/text.h"
+#include "runtime/exec/plan.h"
+#include "runtime/ir/graph.h"
+#include "runtime/op/ops.h"
+#include "runtime/op/params.h"
+
+typedef enum PassStage { STAGE_PREPARE, STAGE_BIND } PassStage;
+
+/* An autocast policy: base profile and rules, last match wins. See passes/profile.h to make one. */
+typedef struct Profile Profile;
+
+/* Where gradients start and where they go. */
+typedef enum GradTarget {
+    GRADS_OFF,
+    GRADS_TO_SLOTS,   /* training: seed slot "loss_seed" (f32 scalar); AccumulateGrad into slots "grad:<param>";
+                         slot "grad_accumulate" (i32 scalar): 0 = overwrite, 1 = add */
+    GRADS_TO_OUTPUTS, /* vjp: a graph input "cotangent:<output>" per seed; graph outputs "grad:<name>" */
+} GradTarget;
+
+typedef struct PassOptions {
+    /* loss */
+    const char *loss;     /* NULL: none; "cross-entropy", "mse", "output:NAME" */
+    const char *logits;   /* output name; NULL: the only one, or the one named logits */
+    const char *labels;   /* name of the graph input that the loss pass makes: "labels" */
+    int64_t ignore_index;
+    float label_smoothing;
+    /* precision */
+    DType autocast;       /* MPR_DTYPE_NONE: off */
+    const Profile *profile; /* needed when autocast is on */
+    DType force;          /* MPR_FLOAT64: every float value becomes f64 (mpr-run --dtype f64); else NONE */
+    /* gradients */
+    GradTarget grads;
+    const char *const *seeds; int n_seeds;  /* GRADS_TO_OUTPUTS: output names that get a cotangent */
+    bool grads_of_inputs, grads_of_params;  /* GRADS_TO_OUTPUTS */
+    bool training;        /* Dropout active etc. */
+    bool no_fuse;         /* keep all named values (mpr-run --keep) */
+    const char *dump_after; /* NULL, a pass name or "all" */
+} PassOptions;
+
+typedef struct PassCtx {
+    Arena *scratch;             /* reset by the runner after every pass */
+    const Alloc *alloc;
+    const Log *log;
+    const PassOptions *o;
+    const KernelSet *ref;       /* for constant folding */
+    const DimBinding *binding;  /* bind stage only */
+} PassCtx;
+
+typedef mpr_status (*PassFn)(PassCtx *ctx, Graph *g, bool *changed, Err *err);
+
+typedef struct PassRow {
+    const char *name;
+    PassStage stage;
+    PassFn fn;
+    const char *help; /* what it needs and what it leaves, one line */
+} PassRow;
+
+const PassRow *mpri_passes(int *count);
+/* Run all rows of a stage, with inference, validation (debug builds: always; release: at the end) and dumps. */
+mpr_status mpri_passes_run(PassCtx *ctx, PassStage stage, Graph *g, Err *err);
+
+/* ---- prepare ---- */
+mpr_status mpri_pass_simplify(PassCtx *, Graph *, bool *, Err *);  /* Identity, Constant, dead code; casts of constants */
+mpr_status mpri_pass_recover(PassCtx *, Graph *, bool *, Err *);   /* LayerNorm, Gelu, Linear from their exported forms */
+mpr_status mpri_pass_loss(PassCtx *, Graph *, bool *, Err *);      /* attach the loss: graph output "loss" */
+mpr_status mpri_pass_autocast(PassCtx *, Graph *, bool *, Err *);  /* classes -> casts, reasons in Node.why */
+/* ---- bind ---- */
+mpr_status mpri_pass_bind(PassCtx *, Graph *, bool *, Err *);      /* dims become numbers; inference again */
+mpr_status mpri_pass_fold(PassCtx *, Graph *, bool *, Err *);      /* constants computed, shape code gone */
+mpr_status mpri_pass_autodiff(PassCtx *, Graph *, bool *, Err *);
+mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Gemm, Linear -> FusedMatMul; transposes into it */
+mpr_status mpri_pass_fuse(PassCtx *, Graph *, bool *, Err *);      /* bias + activation epilogues, casts into kernels */
+mpr_status mpri_pass_schedule(PassCtx *, Graph *, bool *, Err *);  /* order that frees memory early */
+
+/* passes/profile.c */
+mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep_fp32, Arena *arena, Profile **out, Err *err);
+typedef struct CastDecision { CastClass cls; const char *why; } CastDecision;
+CastDecision mpri_profile_class(const Profile *p, const Node *n); /* why: static or in the profile's arena */
+/* Rules that matched nothing so far, for the report; NULL-terminated list in arena. */
+const char *const *mpri_profile_unmatched(const Profile *p, Arena *arena);
+
+#endif

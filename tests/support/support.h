@@ -1,0 +1,22 @@
+/* Shared by the tests: cmocka in the right order, and checks that print what they saw. */
+#ifndef MPRI_TESTS_SUPPORT_H
+#define MPRI_TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "runtime/base/err.h"
+
+/* Fails with the error's text when status is not MPR_OK. */
+#define assert_ok(status, err) test_assert_ok((status), (err), __FILE__, __LINE__)
+void test_assert_ok(mpr_status status, const Err *err, const char *file, int line);
+/* The status is `code` and the error's text (message, where, advice) has every word of a NULL-terminated list. */
+void test_assert_error(mpr_status code, const Err *err, const char *const *words, const char *file, int line);
+#define assert_error(code, err, ...) test_assert_error((code), (err), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+
+/* Folder with the test data (MPR_TEST_DATA). */
+const char *test_data(const char *name);
+
+#endif

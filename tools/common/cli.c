@@ -1,0 +1,457 @@
+/* The common part of all tools: option table -> popt rows, help, config file, environment, errors. */
+#include "tools/common/cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <popt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/text.h"
+#include "tools/common/config.h"
+
+static const CliRow common_rows[] = {
+    {"config", 0, NULL, CLI_STRING, NULL, NULL, "FILE", "read options from a YAML file; keys are flag names", "common"},
+    {"print-config", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "print the options in force as YAML and stop", "common"},
+    {"json", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "result on stdout as one JSON document; errors as JSON on stderr", "common"},
+    {"quiet", 'q', NULL, CLI_FLAG, NULL, NULL, NULL, "warnings and errors only", "common"},
+    {"verbose", 'v', NULL, CLI_FLAG, NULL, NULL, NULL, "more messages", "common"},
+    {"no-progress", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "no progress bar", "common"},
+    {"color", 0, NULL, CLI_STRING, "auto", "auto|always|never", "WHEN", "colour on the terminal (NO_COLOR is honoured)", "common"},
+    {"device", 0, NULL, CLI_STRING, "cpu", NULL, "DEVICE", "cpu, cuda, cuda:N or auto", "common"},
+    {"threads", 0, NULL, CLI_INT, "0", NULL, "N", "threads; 0 = as many as the process may use", "common"},
+    {"seed", 0, NULL, CLI_INT, "42", NULL, "N", "seed of everything random", "common"},
+    {"version", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "print the version and stop", "common"},
+    {"help", 'h', NULL, CLI_FLAG, NULL, NULL, NULL, "print this help and stop", "common"},
+    {NULL, 0, NULL, CLI_FLAG, NULL, NULL, NULL, NULL, NULL},
+};
+
+static int count_rows(const CliRow *rows)
+{
+    int n = 0;
+    while (rows[n].name) n++;
+    return n;
+}
+
+static int find_row(const Cli *cli, const char *name)
+{
+    for (int i = 0; i < cli->n_rows; i++)
+        if (!strcmp(cli->rows[i].name, name)) return i;
+    for (int i = 0; i < cli->n_rows; i++) {
+        const char *a = cli->rows[i].aliases;
+        size_t n = strlen(name);
+        while (a && *a) {
+            size_t k = strcspn(a, " ");
+            if (k == n && !strncmp(a, name, n)) return i;
+            a += k + (a[k] == ' ');
+        }
+    }
+    return -1;
+}
+
+const CliValue *cli_value(const Cli *cli, const char *name)
+{
+    int i = find_row(cli, name);
+    return i < 0 ? NULL : &cli->values[i];
+}
+
+const char *cli_text(const Cli *cli, const char *name)
+{
+    const CliValue *v = cli_value(cli, name);
+    return v ? v->text : NULL;
+}
+
+bool cli_is_set(const Cli *cli, const char *name)
+{
+    const CliValue *v = cli_value(cli, name);
+    return v && v->set;
+}
+
+bool cli_flag(const Cli *cli, const char *name)
+{
+    const char *t = cli_text(cli, name);
+    return t && !strcmp(t, "true");
+}
+
+int64_t cli_int(const Cli *cli, const char *name)
+{
+    int64_t v = 0;
+    const char *t = cli_text(cli, name);
+    if (t) mpri_parse_i64(t, &v);
+    return v;
+}
+
+double cli_float(const Cli *cli, const char *name)
+{
+    double v = 0;
+    const char *t = cli_text(cli, name);
+    if (t) mpri_parse_f64(t, &v);
+    return v;
+}
+
+const char *const *cli_list(const Cli *cli, const char *name)
+{
+    const CliValue *v = cli_value(cli, name);
+    return v && v->n_list ? v->list : NULL;
+}
+
+/* ---- errors ---- */
+
+static int print_error(const Cli *cli, mpr_error e)
+{
+    const char *tool = cli->tool;
+    if (cli->json) {
+        json_t *o = json_pack("{s:{s:s,s:s,s:s,s:s}}", "error", "code", mpr_status_text(e.code), "message", e.message,
+                              "where", e.where, "advice", e.advice);
+        char *s = o ? json_dumps(o, JSON_COMPACT) : NULL;
+        fprintf(stderr, "%s\n", s ? s : "{\"error\":{\"code\":\"MPR_E_NOMEM\",\"message\":\"no memory\",\"where\":\"\",\"advice\":\"\"}}");
+        free(s);
+        json_decref(o);
+    } else {
+        const char *red = cli->color ? "\033[31m" : "", *off = cli->color ? "\033[0m" : "";
+        fprintf(stderr, "%s: %s%s%s: %s\n", tool, red, mpr_status_text(e.code), off, e.message);
+        if (*e.where) fprintf(stderr, "  where:  %s\n", e.where);
+        if (*e.advice) fprintf(stderr, "  advice: %s\n", e.advice);
+    }
+    return mpr_status_exit_code(e.code);
+}
+
+int cli_fail(const Cli *cli, const void *handle)
+{
+    return print_error(cli, mpr_last_error(handle));
+}
+
+int cli_usage(const Cli *cli, const char *advice, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return print_error(cli, (mpr_error){MPR_E_USAGE, text, "command line", advice ? advice : ""});
+}
+
+int cli_finish(const Cli *cli, int code)
+{
+    if (fflush(stdout) || ferror(stdout)) {
+        char text[256];
+        snprintf(text, sizeof text, "cannot write the result: %s", strerror(errno));
+        int worse = print_error(cli, (mpr_error){MPR_E_IO, text, "standard output", "free some space, or write elsewhere"});
+        return code ? code : worse;
+    }
+    return code;
+}
+
+/* ---- setting values ---- */
+
+static char *keep(const char *s)
+{
+    char *copy = strdup(s);
+    if (!copy) { fputs("no memory\n", stderr); exit(6); }
+    return copy;
+}
+
+static int bad_value(const Cli *cli, const CliRow *row, const char *text, const char *origin, const char *allowed)
+{
+    char advice[256];
+    snprintf(advice, sizeof advice, "give --%s %s", row->name, allowed);
+    return cli_usage(cli, advice, "%s: --%s takes %s, found '%s'", origin, row->name, allowed, mpri_err_name(text));
+}
+
+static bool in_choices(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *c = choices; *c;) {
+        size_t k = strcspn(c, "|");
+        if (k == n && !strncmp(c, text, n)) return true;
+        c += k + (c[k] == '|');
+    }
+    return false;
+}
+
+static int set_value(Cli *cli, int i, const char *text, const char *origin)
+{
+    CliRow *row = &cli->rows[i];
+    CliValue *v = &cli->values[i];
+    int64_t n;
+    double d;
+    if (row->kind == CLI_FLAG) {
+        bool yes = !strcasecmp(text, "true") || !strcmp(text, "1") || !strcasecmp(text, "yes");
+        bool no = !strcasecmp(text, "false") || !strcmp(text, "0") || !strcasecmp(text, "no");
+        if (!yes && !no) return bad_value(cli, row, text, origin, "true or false");
+        text = yes ? "true" : "false";
+    }
+    if (row->kind == CLI_INT && !mpri_parse_i64(text, &n)) return bad_value(cli, row, text, origin, "a whole number");
+    if (row->kind == CLI_FLOAT && !mpri_parse_f64(text, &d)) return bad_value(cli, row, text, origin, "a number");
+    if (row->choices && !in_choices(row->choices, text)) return bad_value(cli, row, text, origin, row->choices);
+    v->text = keep(text);
+    v->set = true;
+    if (row->kind == CLI_LIST) {
+        v->list = realloc(v->list, sizeof *v->list * (size_t)(v->n_list + 2));
+        if (!v->list) { fputs("no memory\n", stderr); exit(6); }
+        v->list[v->n_list++] = v->text;
+        v->list[v->n_list] = NULL;
+    }
+    return 0;
+}
+
+static int unknown(const Cli *cli, const char *origin, const char *kind, const char *name)
+{
+    const char **names = calloc((size_t)cli->n_rows, sizeof *names);
+    char advice[256];
+    const char *near = NULL;
+    for (int i = 0; names && i < cli->n_rows; i++) names[i] = cli->rows[i].name;
+    if (names) near = mpri_nearest(name, names, (size_t)cli->n_rows);
+    if (near) snprintf(advice, sizeof advice, "did you mean %s%s?", *kind == 'f' ? "--" : "", near);
+    else snprintf(advice, sizeof advice, "%s --help lists all", cli->tool);
+    free(names);
+    return cli_usage(cli, advice, "%s: unknown %s '%s'", origin, kind, mpri_err_name(name));
+}
+
+typedef struct ConfigCall { Cli *cli; const char *file; bool *from_config; } ConfigCall;
+
+static int config_entry(void *user, const char *key, const char *value, int line)
+{
+    ConfigCall *c = user;
+    char name[128], origin[512];
+    snprintf(origin, sizeof origin, "%s, line %d", mpri_err_name(c->file), line);
+    snprintf(name, sizeof name, "%s", key);
+    for (char *p = name; *p; p++)
+        if (*p == '_') *p = '-';
+    int i = find_row(c->cli, name);
+    if (i < 0) return unknown(c->cli, origin, "key", key);
+    return set_value(c->cli, i, value, origin);
+}
+
+static int read_config(Cli *cli, const char *file)
+{
+    ConfigCall c = {.cli = cli, .file = file};
+    char problem[512];
+    int code = 0;
+    if (!config_read(file, config_entry, &c, &code, problem, sizeof problem)) {
+        bool io = problem[0] == '!';
+        return print_error(cli, (mpr_error){io ? MPR_E_IO : MPR_E_USAGE, problem + io, file, "see --print-config for the form"});
+    }
+    return code;
+}
+
+static int read_environment(Cli *cli)
+{
+    for (int i = 0; i < cli->n_rows; i++) {
+        char name[128] = "MPR_";
+        size_t k = 4;
+        for (const char *p = cli->rows[i].name; *p && k + 1 < sizeof name; p++)
+            name[k++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+        name[k] = 0;
+        const char *text = getenv(name);
+        if (!text || !*text) continue;
+        for (int j = 0; j < cli->values[i].n_list; j++) cli->values[i].list[j] = NULL;
+        cli->values[i].n_list = 0;
+        int code = set_value(cli, i, text, name);
+        if (code) return code;
+    }
+    return 0;
+}
+
+/* ---- the command line ---- */
+
+/* '_' -> '-' in long flag names; values of lists become repeated flags; --flag=value of a boolean. */
+static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_out)
+{
+    const char **v = calloc((size_t)argc * 2 + 2, sizeof *v);
+    int n = 0;
+    bool plain = false;
+    if (!v) { fputs("no memory\n", stderr); exit(6); }
+    v[n++] = argv[0];
+    for (int i = 1; i < argc; i++) {
+        char *word = argv[i];
+        if (plain || word[0] != '-' || word[1] != '-') { v[n++] = word; continue; }
+        if (!word[2]) { plain = true; v[n++] = word; continue; }
+        char *flag = keep(word);
+        char *eq = strchr(flag, '=');
+        for (char *p = flag + 2; *p && p != eq; p++)
+            if (*p == '_') *p = '-';
+        if (eq) *eq = 0;
+        int row = find_row(cli, flag + 2);
+        if (row < 0) { int code = unknown(cli, "command line", "flag", flag + 2); free(v); return code; }
+        char *name = malloc(strlen(cli->rows[row].name) + 3);
+        if (!name) { fputs("no memory\n", stderr); exit(6); }
+        sprintf(name, "--%s", cli->rows[row].name);
+        if (cli->rows[row].kind == CLI_FLAG) {
+            if (eq) { int code = set_value(cli, row, eq + 1, "command line"); if (code) { free(v); return code; } }
+            else v[n++] = name;
+        } else if (eq) {
+            v[n++] = name;
+            v[n++] = eq + 1;
+        } else if (cli->rows[row].kind == CLI_LIST) {
+            int taken = 0;
+            while (i + 1 < argc && strncmp(argv[i + 1], "--", 2) && !(argv[i + 1][0] == '-' && isalpha((unsigned char)argv[i + 1][1]))) {
+                if (taken || argc * 2 < n + 4) {
+                    const char **more = realloc(v, sizeof *v * (size_t)(argc * 2 + 4 + n * 2));
+                    if (!more) { fputs("no memory\n", stderr); exit(6); }
+                    v = more;
+                }
+                v[n++] = name;
+                v[n++] = argv[++i];
+                taken++;
+            }
+            if (!taken) v[n++] = name;
+        } else {
+            v[n++] = name;
+        }
+    }
+    v[n] = NULL;
+    *out = v;
+    *n_out = n;
+    return 0;
+}
+
+static int parse_flags(Cli *cli, int argc, const char **argv)
+{
+    struct poptOption *table = calloc((size_t)cli->n_rows + 1, sizeof *table);
+    bool *fresh = calloc((size_t)cli->n_rows, sizeof *fresh);
+    if (!table || !fresh) { fputs("no memory\n", stderr); exit(6); }
+    for (int i = 0; i < cli->n_rows; i++)
+        table[i] = (struct poptOption){.longName = cli->rows[i].name, .shortName = cli->rows[i].short_name,
+                                       .argInfo = cli->rows[i].kind == CLI_FLAG ? POPT_ARG_NONE : POPT_ARG_STRING, .val = i + 1};
+    poptContext pc = poptGetContext(cli->tool, argc, argv, table, 0);
+    int rc, code = 0;
+    while (!code && (rc = poptGetNextOpt(pc)) > 0) {
+        char *arg = poptGetOptArg(pc);
+        if (cli->rows[rc - 1].kind == CLI_LIST && !fresh[rc - 1]) cli->values[rc - 1].n_list = 0;
+        fresh[rc - 1] = true;
+        code = set_value(cli, rc - 1, arg ? arg : "true", "command line");
+        free(arg);
+    }
+    if (!code && rc < -1) {
+        const char *bad = poptBadOption(pc, POPT_BADOPTION_NOALIAS);
+        if (rc == POPT_ERROR_BADOPT) code = unknown(cli, "command line", "flag", bad + strspn(bad, "-"));
+        else code = cli_usage(cli, "see --help", "%s: %s", bad, poptStrerror(rc));
+    }
+    const char **rest = poptGetArgs(pc);
+    for (int n = 0; !code && rest && rest[n]; n++) {
+        cli->args = realloc(cli->args, sizeof *cli->args * (size_t)(cli->n_args + 1));
+        if (!cli->args) { fputs("no memory\n", stderr); exit(6); }
+        cli->args[cli->n_args++] = keep(rest[n]);
+    }
+    poptFreeContext(pc);
+    free(table);
+    free(fresh);
+    return code;
+}
+
+static void print_help(const Cli *cli)
+{
+    printf("%s: %s\n\nExamples:\n%s\nUsage: %s %s\n", cli->tool, cli->about, cli->examples, cli->tool, cli->usage);
+    const char *group = "";
+    for (int i = 0; i < cli->n_rows; i++) {
+        const CliRow *r = &cli->rows[i];
+        char left[128];
+        if (strcmp(group, r->group)) printf("\n%s\n", group = r->group);
+        int k = r->short_name ? snprintf(left, sizeof left, "  -%c, --%s", r->short_name, r->name) : snprintf(left, sizeof left, "      --%s", r->name);
+        if (r->kind != CLI_FLAG) snprintf(left + k, sizeof left - (size_t)k, " %s%s", r->choices && strlen(r->choices) < 30 ? r->choices : r->arg ? r->arg : "X", r->kind == CLI_LIST ? "…" : "");
+        printf("%-44s %s%s", left, strlen(left) > 44 ? "\n                                             " : "", r->help);
+        if (r->choices && strlen(r->choices) >= 30) printf(" (%s)", r->choices);
+        if (r->def && *r->def && r->kind != CLI_FLAG) printf(" [%s]", r->def);
+        if (r->aliases) printf(" (also --%s)", r->aliases);
+        putchar('\n');
+    }
+    printf("\nAny flag may be given in --config FILE or as MPR_<FLAG>. Exit codes: 0 done, 1 usage, 2 input refused,\n"
+           "3 numeric failure, 4 would change or stopped, 5 file or disk, 6 device or memory.\n");
+}
+
+static void print_config(const Cli *cli)
+{
+    for (int i = 0; i < cli->n_rows; i++) {
+        const CliRow *r = &cli->rows[i];
+        const CliValue *v = &cli->values[i];
+        if (!strcmp(r->name, "config") || !strcmp(r->name, "print-config") || !strcmp(r->name, "help") || !strcmp(r->name, "version")) continue;
+        printf("%s: ", r->name);
+        if (r->kind == CLI_LIST) {
+            putchar('[');
+            for (int j = 0; j < v->n_list; j++) { printf("%s", j ? ", " : ""); config_print_scalar(stdout, v->list[j], true); }
+            printf("]\n");
+        } else {
+            config_print_scalar(stdout, v->text, r->kind == CLI_STRING);
+            putchar('\n');
+        }
+    }
+}
+
+int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
+{
+    int own = count_rows(rows), common = count_rows(common_rows), code, n;
+    const char **words = NULL;
+    *done = false;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--json")) cli->json = true;
+    cli->n_rows = own + common;
+    cli->rows = calloc((size_t)cli->n_rows, sizeof *cli->rows);
+    cli->values = calloc((size_t)cli->n_rows, sizeof *cli->values);
+    if (!cli->rows || !cli->values) { fputs("no memory\n", stderr); exit(6); }
+    memcpy(cli->rows, rows, sizeof *rows * (size_t)own);
+    memcpy(cli->rows + own, common_rows, sizeof *rows * (size_t)common);
+    for (int i = 0; i < cli->n_rows; i++) cli->values[i].text = cli->rows[i].def;
+    cli->terminal = isatty(2);
+    code = normalise(cli, argc, argv, &words, &n);
+    if (code) return code;
+    /* the config file is weaker than environment and flags, so find it first */
+    for (int i = 1; i + 1 < n && !code; i++)
+        if (!strcmp(words[i], "--config")) code = read_config(cli, words[i + 1]);
+    if (!code) code = read_environment(cli);
+    if (!code) code = parse_flags(cli, n, words);
+    free(words);
+    if (code) return code;
+    const char *color = cli_text(cli, "color");
+    const char *no_color = getenv("NO_COLOR");
+    cli->color = !strcmp(color, "always") || (!strcmp(color, "auto") && cli->terminal && !(no_color && *no_color));
+    cli->json = cli_flag(cli, "json");
+    cli->quiet = cli_flag(cli, "quiet");
+    cli->verbose = cli_flag(cli, "verbose");
+    cli->progress = cli->terminal && !cli->quiet && !cli_flag(cli, "no-progress");
+    *done = true;
+    if (cli_flag(cli, "help")) print_help(cli);
+    else if (cli_flag(cli, "version")) printf("%s %s\n", cli->tool, mpr_version());
+    else if (cli_flag(cli, "print-config")) print_config(cli);
+    else *done = false;
+    return *done ? cli_finish(cli, 0) : 0;
+}
+
+static void log_sink(void *user, mpr_log_level level, const char *message)
+{
+    const Cli *cli = user;
+    mpr_log_level least = cli->quiet ? MPR_LOG_WARNING : cli->verbose ? MPR_LOG_DEBUG : MPR_LOG_NOTICE;
+    if (level < least) return;
+    if (cli->progress) fputs("\r\033[K", stderr);
+    if (level == MPR_LOG_WARNING) fprintf(stderr, "%swarning:%s ", cli->color ? "\033[33m" : "", cli->color ? "\033[0m" : "");
+    fprintf(stderr, "%s\n", message);
+}
+
+int cli_context(Cli *cli)
+{
+    mpr_context_options o = {.size = sizeof o, .log = log_sink, .log_user = cli, .device = cli_text(cli, "device"),
+                             .threads = (int)cli_int(cli, "threads")};
+    if (cli_int(cli, "threads") < 0 || cli_int(cli, "threads") > 1024)
+        return cli_usage(cli, "0 takes as many as the process may use", "--threads takes 0 to 1024, found %s", cli_text(cli, "threads"));
+    if (mpr_context_create(&o, &cli->ctx) != MPR_OK) return cli_fail(cli, cli->ctx);
+    return 0;
+}
+
+mpr_dtype cli_precision(Cli *cli, int *bad)
+{
+    bool fp16 = cli_flag(cli, "fp16"), bf16 = cli_flag(cli, "bf16");
+    if (fp16 && bf16) *bad = cli_usage(cli, "choose one", "--fp16 and --bf16 contradict each other");
+    return fp16 ? MPR_FLOAT16 : bf16 ? MPR_BFLOAT16 : MPR_DTYPE_NONE;
+}
+
+void cli_free(Cli *cli)
+{
+    mpr_context_destroy(cli->ctx);
+    for (int i = 0; cli->values && i < cli->n_rows; i++) free(cli->values[i].list);
+    free(cli->rows);
+    free(cli->values);
+    free(cli->args);
+}

@@ -361,10 +361,14 @@ typedef struct mpr_dataset_options {
     bool shuffle;                   /* order from seed and epoch */
     bool drop_last;
     uint64_t seed;
+    const char *const *bind;        /* "NAME=N" …: sizes of symbolic dims for synthetic rows, NULL-terminated */
 } mpr_dataset_options;
 MPR_API MPR_MUST_USE mpr_status mpr_dataset_open(mpr_session *s, const char *const *files, int n_files, const mpr_dataset_options *options, mpr_dataset **out);
 MPR_API int64_t mpr_dataset_rows(const mpr_dataset *d);
 MPR_API int64_t mpr_dataset_batches(const mpr_dataset *d); /* per epoch */
+/* Bind batch number `batch` of an epoch to the dataset's session: every input and the labels. *rows (may be
+ * NULL) is how many rows it has. MPR_E_DATA, MPR_E_INDEX as in open; MPR_E_USAGE past the last batch. */
+MPR_API MPR_MUST_USE mpr_status mpr_dataset_bind(mpr_dataset *d, int64_t epoch, int64_t batch, int64_t *rows);
 MPR_API void mpr_dataset_close(mpr_dataset *d);
 
 typedef struct mpr_schedule_options {

@@ -394,6 +394,9 @@ int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
     if (!cli->rows || !cli->values) { fputs("no memory\n", stderr); exit(6); }
     memcpy(cli->rows, rows, sizeof *rows * (size_t)own);
     memcpy(cli->rows + own, common_rows, sizeof *rows * (size_t)common);
+    for (int i = own; i < cli->n_rows; i++) /* a tool's own row of the same name replaces the common one */
+        for (int k = 0; k < own; k++)
+            if (!strcmp(cli->rows[i].name, rows[k].name)) memmove(&cli->rows[i], &cli->rows[i + 1], sizeof *rows * (size_t)(cli->n_rows-- - 1 - i));
     for (int i = 0; i < cli->n_rows; i++) cli->values[i].text = cli->rows[i].def;
     cli->terminal = isatty(2);
     code = normalise(cli, argc, argv, &words, &n);

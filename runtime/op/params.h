@@ -1,61 +1,170 @@
 /* Parameter structs: the attributes of each operator as plain C, shared by OpDefs, passes and kernels.
- * The attribute rows of an OpDef describe the same struct by offsets. Internal fields (not ONNX) say so. */
+ * The attribute rows of an OpDef describe the same struct by offsets. Internal fields (not ONNX) say so.
+ *
+ * out_dtype (internal, an mpr_dtype): type of output 0 where it differs from the rule of the operator;
+ * 0 = the rule. Where it is set, float inputs may differ in type: the kernel computes in f32. */
 #ifndef MPRI_OP_PARAMS_H
 #define MPRI_OP_PARAMS_H
 
 #include "runtime/ir/opdef.h"
 
-typedef struct CastParams { int64_t to; int64_t saturate; } CastParams; /* to: mpr_dtype */
-typedef struct GeluParams { const char *approximate; } GeluParams;      /* Gelu, GeluGrad: "none" or "tanh" */
-typedef struct ModParams { int64_t fmod; } ModParams;
-typedef struct AxisParams { int64_t axis; } AxisParams;   /* Softmax LogSoftmax *Grad, Concat, Flatten, Gather, GatherElements */
-typedef struct GemmParams { float alpha, beta; int64_t trans_a, trans_b; } GemmParams;
-typedef struct LinearParams { int64_t trans_w; } LinearParams; /* y = x W^T when 1 (W is [N,K]), x W when 0 */
+#define MPRI_NO_IGNORE INT64_MIN /* ignore_index of a loss that counts every label */
 
-/* C = act(alpha * op(A) op(B) + bias). A,B: batch dims broadcast as MatMul; the last two dims are
- * transposed when trans_* is set. When B has rank 2 and trans_a is 0, A's leading dims are flattened into
- * rows. bias (optional input 2): [N], f32 or the type of A. activation: "", "relu", "gelu", "gelu_tanh".
- * Output 1 (optional): the value before the activation, when backward needs it. */
+/* Every elementwise float operator (and its *Grad) begins with out_dtype. Gradient operators:
+ * ReluGrad(dy, y), TanhGrad(dy, y), SigmoidGrad(dy, y), GeluGrad(dy, x); rule: type of dy. */
+typedef struct ElementwiseParams {
+    int64_t out_dtype;
+} ElementwiseParams;
+typedef struct GeluParams { /* Gelu, GeluGrad */
+    int64_t out_dtype;
+    const char *approximate; /* "none" or "tanh" */
+} GeluParams;
+typedef struct ModParams {
+    int64_t fmod;
+} ModParams;
+typedef struct CastParams {
+    int64_t to;                 /* mpr_dtype */
+    int64_t saturate;           /* matters for 8-bit floats only */
+    const char *round_mode;     /* matters for 8-bit floats only */
+} CastParams;
+
+typedef struct AxisParams { /* Concat, Flatten, Gather, GatherElements */
+    int64_t axis;
+} AxisParams;
+
+typedef struct GemmParams {
+    float alpha, beta;
+    int64_t trans_a, trans_b;
+} GemmParams;
+typedef struct LinearParams {
+    int64_t trans_w; /* y = x W^T + b when 1 (W is [N,K]), x W + b when 0 (W is [K,N]) */
+} LinearParams;
+
+/* C = act(alpha * op(A) op(B) + bias). A, B: rank >= 2; batch dims broadcast as MatMul; the last two dims
+ * are transposed when trans_* is set. When B has rank 2 and trans_a is 0, A's leading dims are flattened
+ * into rows. bias (optional input 2): [N], f32 or the type of A. activation: "", "relu", "gelu",
+ * "gelu_tanh". Output 1 (optional): the value before the activation, when backward needs it. */
 typedef struct FusedMatMulParams {
     int64_t trans_a, trans_b;
     float alpha;
     const char *activation;
-    int64_t out_dtype; /* 0 = type of A */
+    int64_t out_dtype; /* rule: type of A */
 } FusedMatMulParams;
 
-typedef struct ReduceParams { int64_t keepdims, noop_with_empty_axes; } ReduceParams; /* axes: input 1 */
-typedef struct SumToParams { Ints dims; int64_t out_dtype; } SumToParams; /* target shape (broadcastable to the input's); 0 = input's type */
-typedef struct LayerNormParams { int64_t axis; float epsilon; int64_t stash_type; } LayerNormParams;
+typedef struct ReduceParams { /* axes: input 1 */
+    int64_t keepdims, noop_with_empty_axes;
+    int64_t out_dtype;
+} ReduceParams;
+typedef struct SumToParams {
+    Ints dims; /* target shape, broadcastable to the input's */
+    int64_t out_dtype;
+} SumToParams;
+
+/* Softmax, LogSoftmax; SoftmaxGrad(dy, y), LogSoftmaxGrad(dy, y): type of dy. */
+typedef struct SoftmaxParams {
+    int64_t axis;
+    int64_t out_dtype;
+} SoftmaxParams;
+
+/* LayerNormalization(x, scale, bias?) -> y, mean?, invstd?; statistics are f32 (f64 for f64 x), shape of x
+ * with ones from axis on; scale and bias may be f32 with a low x.
+ * LayerNormGrad(dy, x, scale, mean, invstd) -> dx (type of x), dscale, dbias (f32, or f64; shape of scale).
+ * dx and dscale, dbias may be absent outputs. */
+typedef struct LayerNormParams {
+    int64_t axis;
+    float epsilon;
+    int64_t stash_type; /* f32 whatever it says: statistics never get narrower */
+    int64_t out_dtype;
+} LayerNormParams;
+
+/* CrossEntropy(logits, labels, weights?) -> loss, lse, count.
+ *   labels: int32 or int64, shape of logits without the class axis. weights: [C].
+ *   loss: f32 (f64 for f64 logits): scalar for "mean" and "sum", shape of labels for "none".
+ *   lse: log-sum-exp per label position, type of loss, shape of labels.
+ *   count: scalar, type of loss: sum of weights (1 each without weights) of the labels that count.
+ *   per counted label t: w[t] * (lse - x[t]) * (1 - s) + s / C * sum_c w[c] * (lse - x[c]), s = smoothing;
+ *   "mean" divides their sum by count (0 / 0 = NaN when no label counts, as PyTorch).
+ * CrossEntropyGrad(dloss, logits, labels, lse, count, weights?) -> dlogits (type of logits); rows that do
+ *   not count give zeros, also when count is 0. */
 typedef struct CrossEntropyParams {
     int64_t axis;         /* class axis */
-    int64_t ignore_index; /* labels of this value do not count; may lie outside [0, C) */
-    int64_t has_ignore;
+    int64_t ignore_index; /* labels of this value do not count; may lie outside [0, C); MPRI_NO_IGNORE */
     float label_smoothing;
     const char *reduction; /* "mean", "sum", "none" */
+    int64_t out_dtype;     /* CrossEntropyGrad only */
 } CrossEntropyParams;
-typedef struct SoftmaxCrossEntropyLossParams { int64_t ignore_index; int64_t has_ignore; const char *reduction; } SoftmaxCrossEntropyLossParams;
+typedef struct SoftmaxCrossEntropyLossParams { /* class axis 1 */
+    int64_t ignore_index; /* MPRI_NO_IGNORE: none */
+    const char *reduction;
+} SoftmaxCrossEntropyLossParams;
 
-typedef struct ReshapeParams { int64_t allowzero; } ReshapeParams;
-typedef struct TransposeParams { Ints perm; } TransposeParams; /* empty = reversed */
-typedef struct SplitParams { int64_t axis, num_outputs; } SplitParams;
-typedef struct SliceGradParams { Ints dims, starts, axes, steps; } SliceGradParams; /* dims: shape of the sliced tensor */
-typedef struct ShapeParams { int64_t start, end; int64_t has_end; } ShapeParams;
-typedef struct ConstantOfShapeParams { TensorAttr value; } ConstantOfShapeParams;
-typedef struct ConstantParams { TensorAttr value; } ConstantParams;
-typedef struct GatherGradParams { int64_t axis; Ints dims; } GatherGradParams; /* dims: shape of the table */
-typedef struct GatherNDParams { int64_t batch_dims; } GatherNDParams;
+/* MseLoss(pred, target) -> loss, count: scalars, f32 (f64 for f64 pred); count = elements of pred.
+ * MseLossGrad(dloss, pred, target, count) -> dpred (type of pred). pred and target: one shape. */
+typedef struct MseLossParams {
+    const char *reduction; /* "mean", "sum" */
+    int64_t out_dtype;     /* MseLossGrad only */
+} MseLossParams;
 
+typedef struct ReshapeParams {
+    int64_t allowzero;
+} ReshapeParams;
+typedef struct TransposeParams {
+    Ints perm; /* empty = reversed */
+} TransposeParams;
+typedef struct SplitParams {
+    int64_t axis, num_outputs;
+} SplitParams;
+/* SliceGrad(dy): zeros of shape dims, with dy element i along axes[k] stored at starts[k] + i * steps[k].
+ * Axes are not negative and distinct; starts are resolved: 0 <= start < dim (0 when dy is empty). */
+typedef struct SliceGradParams {
+    Ints dims, starts, axes, steps;
+} SliceGradParams;
+typedef struct ShapeParams {
+    int64_t start, end; /* end INT64_MAX = to the last dim */
+} ShapeParams;
+typedef struct ConstantOfShapeParams {
+    TensorAttr value; /* one element; dtype NONE = f32 zero */
+} ConstantOfShapeParams;
+typedef struct ConstantParams {
+    TensorAttr value;
+} ConstantParams;
+
+/* GatherGrad(dy, indices): table gradient of shape dims; repeated indices are summed in f32 and stored as
+ * f32 (f64 for f64 dy). indices may be negative, as in Gather. */
+typedef struct GatherGradParams {
+    int64_t axis;
+    Ints dims;
+} GatherGradParams;
+typedef struct GatherNDParams {
+    int64_t batch_dims;
+} GatherNDParams;
+
+/* Conv(x, w, b?); ConvGradInput(dy, w), ConvGradWeight(dy, x): dims = shape of the gradient. */
 typedef struct ConvParams {
     const char *auto_pad; /* NOTSET, SAME_UPPER, SAME_LOWER, VALID */
     Ints dilations, kernel_shape, pads, strides; /* empty = default */
     int64_t group;
-    Ints dims; /* ConvGradInput / ConvGradWeight: shape of the gradient */
+    Ints dims; /* internal */
 } ConvParams;
 
-typedef struct DropoutParams { int64_t seed; int64_t stream; } DropoutParams; /* stream: internal, node number */
+/* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside training).
+ * DropoutGrad(dy, mask, ratio?, training_mode?) -> dx. Kept values are scaled by 1/(1-ratio); ratio 1
+ * gives zeros. Absent ratio = 0.5, absent training_mode = false. */
+typedef struct DropoutParams {
+    int64_t seed;
+    int64_t stream; /* internal: number of the random stream, the same in every clone of the graph */
+} DropoutParams;
 
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */
-typedef struct AdamParams { float beta1, beta2, epsilon; int64_t decoupled; } AdamParams; /* decoupled: AdamW */
-typedef struct SgdParams { float momentum; int64_t nesterov; } SgdParams;
+typedef struct AdamParams {
+    float beta1, beta2, epsilon;
+    int64_t decoupled;           /* 1: AdamW; 0: L2 term added to the gradient */
+    Floats decay_scale, lr_scale; /* one per parameter; empty = all 1 */
+} AdamParams;
+typedef struct SgdParams {
+    float momentum, dampening;
+    int64_t nesterov;
+    Floats decay_scale, lr_scale; /* one per parameter; empty = all 1 */
+} SgdParams;
 
 #endif

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs what a Debian 12 machine lacks to build mpr. Does nothing when all is there.
+#   tools/setup.sh          what the build needs
+#   tools/setup.sh test     what the tests need besides
+set -euo pipefail
+
+packages=(gcc libc6-dev cmake ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libpthreadpool-dev
+          libjansson-dev libyaml-dev libzip-dev libxxhash-dev libpopt-dev uthash-dev)
+if [ "${1:-}" = test ]; then
+    packages+=(g++ libcmocka-dev libonnx-dev)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "setup: need root to install: ${missing[*]}" >&2; exit 1; }
+    as_root=(sudo)
+fi
+echo "setup: installing ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${as_root[@]}" apt-get update -qq && "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -20 "$log" >&2
+    echo "setup: could not install ${missing[*]}" >&2
+    exit 1
+fi

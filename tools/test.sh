@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, runs all tests and the checks of the tree. Last line: N passed, N failed, N skipped
+#   tools/test.sh [PRESET]        release (default), debug, asan or clang
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+
+tools/setup.sh test
+cmake --preset "$preset" >/dev/null
+cmake --build "build/$preset" -j "$(nproc)" | grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking|Generating|Creating|Running)' || true
+status=0
+tools/check_layers.sh || status=1
+tools/check_exports.sh "build/$preset/libmpr.so" || status=1
+ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error || status=1
+
+# cmocka says "[ PASSED ] N test(s)" per program; ctest keeps all output
+log=build/$preset/Testing/Temporary/LastTest.log
+count() { grep -aoE "^\[  $1  \] [0-9]+ test\(s\)" "$log" 2>/dev/null | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
+passed=$(count PASSED) failed=$(count FAILED) skipped=$(count SKIPPED)
+if [ "$skipped" -gt 0 ]; then grep -aE '^(\[  SKIPPED \]|skipped:)' "$log" | sort -u || true; fi
+if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
+echo "$passed passed, $failed failed, $skipped skipped"
+exit "$status"

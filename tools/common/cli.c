@@ -25,6 +25,7 @@ static const CliRow common_rows[] = {
     {"threads", 0, NULL, CLI_INT, "0", NULL, "N", "threads; 0 = as many as the process may use", "common"},
     {"seed", 0, NULL, CLI_INT, "42", NULL, "N", "seed of everything random", "common"},
     {"version", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "print the version and stop", "common"},
+    {"print-man", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "print the manual page (roff) and stop", "common"},
     {"help", 'h', NULL, CLI_FLAG, NULL, NULL, NULL, "print this help and stop", "common"},
     {NULL, 0, NULL, CLI_FLAG, NULL, NULL, NULL, NULL, NULL},
 };
@@ -363,12 +364,46 @@ static void print_help(const Cli *cli)
            "3 numeric failure, 4 would change or stopped, 5 file or disk, 6 device or memory.\n");
 }
 
+/* roff of a text: dashes that are meant as dashes, no line taken for a request. */
+static void print_roff(const char *text)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == '-') fputs("\\-", stdout);
+        else if (*p == '\\') fputs("\\e", stdout);
+        else if ((*p == '.' || *p == '\'') && (p == text || p[-1] == '\n')) printf("\\&%c", *p);
+        else putchar(*p);
+    }
+}
+
+static void print_man(const Cli *cli)
+{
+    const char *group = "";
+    printf(".TH %s 1 \"\" \"mpr %s\" \"User Commands\"\n.SH NAME\n", cli->tool, mpr_version());
+    print_roff(cli->tool); printf(" \\- "); print_roff(cli->about);
+    printf("\n.SH SYNOPSIS\n.B "); print_roff(cli->tool); putchar('\n'); print_roff(cli->usage);
+    printf("\n.SH EXAMPLES\n.nf\n"); print_roff(cli->examples); printf(".fi\n.SH OPTIONS\n");
+    for (int i = 0; i < cli->n_rows; i++) {
+        const CliRow *r = &cli->rows[i];
+        if (strcmp(group, r->group)) printf(".SS %s\n", group = r->group);
+        printf(".TP\n\\fB");
+        if (r->short_name) printf("\\-%c\\fR, \\fB", r->short_name);
+        printf("\\-\\-"); print_roff(r->name); printf("\\fR");
+        if (r->kind != CLI_FLAG) { printf(" \\fI"); print_roff(r->choices ? r->choices : r->arg ? r->arg : "X"); printf("\\fR%s", r->kind == CLI_LIST ? " ..." : ""); }
+        putchar('\n');
+        print_roff(r->help);
+        if (r->def && *r->def && r->kind != CLI_FLAG) { printf(" (default "); print_roff(r->def); putchar(')'); }
+        putchar('\n');
+    }
+    printf(".SH ENVIRONMENT\nEvery flag may be given as MPR_<FLAG>; MPR_CPU_ISA (generic, avx2, avx512) forces an instruction set.\n"
+           ".SH EXIT STATUS\n0 done; 1 usage; 2 input refused; 3 numeric failure; 4 would change or stopped; 5 file or disk; 6 device or memory.\n");
+}
+
 static void print_config(const Cli *cli)
 {
     for (int i = 0; i < cli->n_rows; i++) {
         const CliRow *r = &cli->rows[i];
         const CliValue *v = &cli->values[i];
-        if (!strcmp(r->name, "config") || !strcmp(r->name, "print-config") || !strcmp(r->name, "help") || !strcmp(r->name, "version")) continue;
+        if (!strcmp(r->name, "config") || !strncmp(r->name, "print-", 6) || !strcmp(r->name, "help") || !strcmp(r->name, "version")) continue;
         printf("%s: ", r->name);
         if (r->kind == CLI_LIST) {
             putchar('[');
@@ -418,6 +453,7 @@ int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
     *done = true;
     if (cli_flag(cli, "help")) print_help(cli);
     else if (cli_flag(cli, "version")) printf("%s %s\n", cli->tool, mpr_version());
+    else if (cli_flag(cli, "print-man")) print_man(cli);
     else if (cli_flag(cli, "print-config")) print_config(cli);
     else *done = false;
     return *done ? cli_finish(cli, 0) : 0;

@@ -1,0 +1,93 @@
+/* Vector primitives for AVX2 + FMA + F16C: eight lanes. Included by simd.h only. */
+#ifndef MPRI_CPU_SIMD_AVX2_H
+#define MPRI_CPU_SIMD_AVX2_H
+
+#include <immintrin.h>
+
+#define VF_LANES 8
+#define VF_HAS_FMA 1
+typedef __m256 vf;
+typedef int32_t vi __attribute__((vector_size(32)));
+typedef __m128i vh;
+typedef __m256 vm; /* all bits of a lane set or clear */
+
+static const int32_t vf_tail_[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+VF_FN __m256i vf_mask_n_(int n) { return _mm256_loadu_si256((const __m256i *)(vf_tail_ + 8 - n)); }
+
+VF_FN vf vf_set1(float x) { return _mm256_set1_ps(x); }
+VF_FN vi vi_set1(int32_t x) { return (vi)_mm256_set1_epi32(x); }
+VF_FN vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+VF_FN void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+VF_FN vf vf_load_n(const float *p, int n) { return _mm256_maskload_ps(p, vf_mask_n_(n)); }
+VF_FN void vf_store_n(float *p, vf v, int n) { _mm256_maskstore_ps(p, vf_mask_n_(n), v); }
+VF_FN vh vh_load(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)p); }
+VF_FN void vh_store(uint16_t *p, vh v) { _mm_storeu_si128((__m128i *)p, v); }
+VF_FN vh vh_load_n(const uint16_t *p, int n)
+{
+    uint16_t t[8] = {0};
+    for (int i = 0; i < n; i++) t[i] = p[i];
+    return vh_load(t);
+}
+VF_FN void vh_store_n(uint16_t *p, vh v, int n)
+{
+    uint16_t t[8];
+    vh_store(t, v);
+    for (int i = 0; i < n; i++) p[i] = t[i];
+}
+
+VF_FN vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+VF_FN vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+
+VF_FN vm vm_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+VF_FN vm vm_le(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+VF_FN vm vm_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+VF_FN vm vm_ge(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+VF_FN vm vm_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+VF_FN vm vm_ne(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }
+VF_FN vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
+VF_FN vm vm_or(vm a, vm b) { return _mm256_or_ps(a, b); }
+VF_FN vm vm_not(vm a) { return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
+VF_FN bool vm_any(vm a) { return _mm256_movemask_ps(a) != 0; }
+VF_FN vf vf_blend(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+VF_FN vi vi_blend(vm m, vi a, vi b) { return (vi)_mm256_blendv_ps((vf)b, (vf)a, m); }
+
+VF_FN vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+VF_FN vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+
+VF_FN vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps((__m256i)a); }
+VF_FN vi vi_round(vf a) { return (vi)_mm256_cvtps_epi32(a); }
+VF_FN vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vf vf_floor(vf a) { return _mm256_floor_ps(a); }
+/* 2^n for n in -126 .. 127. */
+VF_FN vf vf_exp2i_(vi n) { return (vf)((n + vi_set1(127)) << 23); }
+/* x * 2^n for n in -252 .. 254, rounding once more only where the result is subnormal. */
+VF_FN vf vf_ldexp(vf x, vi n)
+{
+    vi half = n >> 1;
+    return x * vf_exp2i_(half) * vf_exp2i_(n - half);
+}
+
+VF_FN vf vf_from_f16(vh h) { return _mm256_cvtph_ps(h); }
+VF_FN vh vf_to_f16(vf x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vf vf_from_bf16(vh h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+VF_FN vh vf_to_bf16(vf x)
+{
+    __m256i u = _mm256_castps_si256(x), high = _mm256_srli_epi32(u, 16);
+    __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    r = (__m256i)vi_blend(vm_ne(x, x), (vi)nan, (vi)_mm256_srli_epi32(r, 16));
+    return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+}
+
+VF_FN float vf_hsum(vf a)
+{
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* Vector primitives for AVX-512 (F, BW, VL, DQ): sixteen lanes, masks in their own registers.
+ * Included by simd.h only. */
+#ifndef MPRI_CPU_SIMD_AVX512_H
+#define MPRI_CPU_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+#define VF_LANES 16
+#define VF_HAS_FMA 1
+typedef __m512 vf;
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef __m256i vh;
+typedef __mmask16 vm;
+
+VF_FN __mmask16 vf_mask_n_(int n) { return (__mmask16)((1u << n) - 1u); }
+
+VF_FN vf vf_set1(float x) { return _mm512_set1_ps(x); }
+VF_FN vi vi_set1(int32_t x) { return (vi)_mm512_set1_epi32(x); }
+VF_FN vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+VF_FN void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+VF_FN vf vf_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(vf_mask_n_(n), p); }
+VF_FN void vf_store_n(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, vf_mask_n_(n), v); }
+VF_FN vh vh_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+VF_FN void vh_store(uint16_t *p, vh v) { _mm256_storeu_si256((__m256i *)p, v); }
+VF_FN vh vh_load_n(const uint16_t *p, int n) { return _mm256_maskz_loadu_epi16(vf_mask_n_(n), p); }
+VF_FN void vh_store_n(uint16_t *p, vh v, int n) { _mm256_mask_storeu_epi16(p, vf_mask_n_(n), v); }
+
+VF_FN vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+VF_FN vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+
+VF_FN vm vm_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+VF_FN vm vm_le(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+VF_FN vm vm_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+VF_FN vm vm_ge(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+VF_FN vm vm_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+VF_FN vm vm_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
+VF_FN vm vm_and(vm a, vm b) { return (vm)(a & b); }
+VF_FN vm vm_or(vm a, vm b) { return (vm)(a | b); }
+VF_FN vm vm_not(vm a) { return (vm)~a; }
+VF_FN bool vm_any(vm a) { return a != 0; }
+VF_FN vf vf_blend(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+VF_FN vi vi_blend(vm m, vi a, vi b) { return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a); }
+
+VF_FN vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+VF_FN vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+
+VF_FN vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
+VF_FN vi vi_round(vf a) { return (vi)_mm512_cvtps_epi32(a); }
+VF_FN vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vf vf_floor(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+/* x * 2^n, one rounding. */
+VF_FN vf vf_ldexp(vf x, vi n) { return _mm512_scalef_ps(x, vf_from_vi(n)); }
+
+VF_FN vf vf_from_f16(vh h) { return _mm512_cvtph_ps(h); }
+VF_FN vh vf_to_f16(vf x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vf vf_from_bf16(vh h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+VF_FN vh vf_to_bf16(vf x)
+{
+    __m512i u = _mm512_castps_si512(x), high = _mm512_srli_epi32(u, 16);
+    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    r = _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), vm_ne(x, x), high, _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(r);
+}
+
+VF_FN float vf_hsum(vf a)
+{
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* Vector primitives in plain GNU C: four lanes, no instruction set assumed, no fused multiply-add.
+ * Included by simd.h only. Results are exact where the others are exact (conversions, rounding). */
+#ifndef MPRI_CPU_SIMD_GENERIC_H
+#define MPRI_CPU_SIMD_GENERIC_H
+
+#define VF_LANES 4
+#define VF_HAS_FMA 0
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu_ __attribute__((vector_size(16)));
+typedef uint16_t vh __attribute__((vector_size(8)));
+typedef vi vm;
+
+VF_FN vf vf_set1(float x) { return (vf){x, x, x, x}; }
+VF_FN vi vi_set1(int32_t x) { return (vi){x, x, x, x}; }
+VF_FN vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
+VF_FN void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+VF_FN vf vf_load_n(const float *p, int n)
+{
+    vf v = vf_set1(0);
+    for (int i = 0; i < n; i++) v[i] = p[i];
+    return v;
+}
+VF_FN void vf_store_n(float *p, vf v, int n)
+{
+    for (int i = 0; i < n; i++) p[i] = v[i];
+}
+VF_FN vh vh_load(const uint16_t *p) { vh v; memcpy(&v, p, sizeof v); return v; }
+VF_FN void vh_store(uint16_t *p, vh v) { memcpy(p, &v, sizeof v); }
+VF_FN vh vh_load_n(const uint16_t *p, int n)
+{
+    vh v = {0, 0, 0, 0};
+    for (int i = 0; i < n; i++) v[i] = p[i];
+    return v;
+}
+VF_FN void vh_store_n(uint16_t *p, vh v, int n)
+{
+    for (int i = 0; i < n; i++) p[i] = v[i];
+}
+
+VF_FN vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+VF_FN vf vf_sqrt(vf a)
+{
+    for (int i = 0; i < VF_LANES; i++) a[i] = __builtin_sqrtf(a[i]);
+    return a;
+}
+
+VF_FN vm vm_lt(vf a, vf b) { return (vm)(a < b); }
+VF_FN vm vm_le(vf a, vf b) { return (vm)(a <= b); }
+VF_FN vm vm_gt(vf a, vf b) { return (vm)(a > b); }
+VF_FN vm vm_ge(vf a, vf b) { return (vm)(a >= b); }
+VF_FN vm vm_eq(vf a, vf b) { return (vm)(a == b); }
+VF_FN vm vm_ne(vf a, vf b) { return (vm)(a != b); }
+VF_FN vm vm_and(vm a, vm b) { return a & b; }
+VF_FN vm vm_or(vm a, vm b) { return a | b; }
+VF_FN vm vm_not(vm a) { return ~a; }
+VF_FN bool vm_any(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; }
+VF_FN vf vf_blend(vm m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
+VF_FN vi vi_blend(vm m, vi a, vi b) { return (a & m) | (b & ~m); }
+
+VF_FN vf vf_max(vf a, vf b) { return vf_blend(vm_gt(a, b), a, b); }
+VF_FN vf vf_min(vf a, vf b) { return vf_blend(vm_lt(a, b), a, b); }
+
+VF_FN vf vf_from_vi(vi a) { return __builtin_convertvector(a, vf); }
+/* Adding 1.5 * 2^23 rounds to an integer in the low bits of the sum. */
+VF_FN vi vi_round(vf a)
+{
+    const vf magic = vf_set1(12582912.0f);
+    return (vi)(a + magic) - (vi)magic;
+}
+VF_FN vf vf_round(vf a)
+{
+    vi sign = (vi)a & vi_set1(INT32_MIN);
+    vf mag = (vf)((vi)a ^ sign), magic = vf_set1(8388608.0f);
+    vf r = (vf)((vi)((mag + magic) - magic) | sign);
+    return vf_blend(vm_lt(mag, magic), r, a);
+}
+VF_FN vf vf_floor(vf a)
+{
+    vf r = vf_round(a);
+    vf down = vf_blend(vm_gt(r, a), r - vf_set1(1.0f), r);
+    return (vf)((vi)down | ((vi)a & vi_set1(INT32_MIN))); /* keeps -0 */
+}
+/* 2^n for n in -126 .. 127. */
+VF_FN vf vf_exp2i_(vi n) { return (vf)((n + vi_set1(127)) << 23); }
+/* x * 2^n for n in -252 .. 254, rounding once more only where the result is subnormal. */
+VF_FN vf vf_ldexp(vf x, vi n)
+{
+    vi half = n >> 1;
+    return x * vf_exp2i_(half) * vf_exp2i_(n - half);
+}
+
+VF_FN vf vf_from_f16(vh h)
+{
+    vi u = __builtin_convertvector(h, vi);
+    vi sign = (u & vi_set1(0x8000)) << 16, mag = (u & vi_set1(0x7fff)) << 13;
+    vi exp = mag & vi_set1(0x0f800000);
+    vi normal = mag + vi_set1((127 - 15) << 23);
+    vi special = mag + vi_set1((255 - 31) << 23);
+    vi tiny = (vi)((vf)(mag + vi_set1(113 << 23)) - vf_set1(6.103515625e-05f));
+    vi r = vi_blend((vm)(exp == vi_set1(0x0f800000)), special, normal);
+    r = vi_blend((vm)(exp == vi_set1(0)), tiny, r);
+    vi nan = (vi)(mag > vi_set1(0x0f800000)) & vi_set1(0x00400000); /* hardware makes NaN quiet */
+    return (vf)(r | sign | nan);
+}
+VF_FN vh vf_to_f16(vf x)
+{
+    vi u = (vi)x, sign = (u >> 16) & vi_set1(0x8000), mag = u & vi_set1(INT32_MAX);
+    vi odd = (mag >> 13) & vi_set1(1);
+    vi normal = (mag - vi_set1((127 - 15) << 23) + vi_set1(0xfff) + odd) >> 13;
+    const vf half = vf_set1(0.5f); /* adding it leaves a subnormal half, rounded, in the low bits */
+    vi tiny = (vi)((vf)mag + half) - (vi)half;
+    vi nan = vi_set1(0x7e00) | ((mag >> 13) & vi_set1(0x03ff));
+    vi r = vi_blend((vm)(mag < vi_set1(113 << 23)), tiny, normal);
+    r = vi_blend((vm)(mag >= vi_set1((127 + 16) << 23)), vi_set1(0x7c00), r);
+    r = vi_blend((vm)(mag > vi_set1(0x7f800000)), nan, r);
+    return __builtin_convertvector(r | sign, vh);
+}
+VF_FN vf vf_from_bf16(vh h) { return (vf)(__builtin_convertvector(h, vi) << 16); }
+VF_FN vh vf_to_bf16(vf x)
+{
+    vu_ u = (vu_)x;
+    vu_ r = (u + (vu_)vi_set1(0x7fff) + ((u >> 16) & (vu_)vi_set1(1))) >> 16;
+    vi nan = (vi)((u >> 16) | (vu_)vi_set1(0x40));
+    return __builtin_convertvector(vi_blend(vm_ne(x, x), nan, (vi)r), vh);
+}
+
+VF_FN float vf_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+
+#endif

@@ -22,11 +22,13 @@ struct Device {
     mpr_status (*launch)(Device *d, const KernelRow *row, const KernelCall *call);
     mpr_status (*synchronize)(Device *d, Err *err); /* optional */
     void (*destroy)(Device *d);
+    int64_t launches;           /* null device: how many kernels would have run */
 };
 
-/* threads 0 = as many as the process may use. MPR_E_USAGE for a bad MPR_CPU_ISA (allowed names given). */
+/* In kernels/cpu/device_cpu.c. threads 0 = as many as the process may use. MPR_E_USAGE for a bad MPR_CPU_ISA (allowed names given). */
 mpr_status mpri_device_cpu(const Alloc *alloc, int threads, Device **out, Err *err);
-mpr_status mpri_device_null(const Alloc *alloc, Device **out, Err *err);
+/* kernels and isa: of the device to plan for. */
+mpr_status mpri_device_null(const Alloc *alloc, KernelSet kernels, int isa, Device **out, Err *err);
 void mpri_device_destroy(Device *d); /* NULL-safe */
 
 /* Flush-to-zero off, round to nearest: set at API entry, restored at exit (host state is the host's). */

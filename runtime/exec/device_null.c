@@ -27,7 +27,7 @@ static mpr_status null_launch(Device *d, const KernelRow *row, const KernelCall 
 
 static void null_destroy(Device *d) { mpri_free(d->alloc, d); }
 
-mpr_status mpri_device_null(const Alloc *alloc, KernelSet kernels, int isa, Device **out, Err *err)
+mpr_status mpri_device_null_for(const Alloc *alloc, KernelSet kernels, int isa, Device **out, Err *err)
 {
     Device *d = mpri_alloc(alloc, sizeof *d, 64);
     *out = d;

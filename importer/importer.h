@@ -25,6 +25,9 @@ typedef struct ImportedModel {
     Source *source;      /* mapped file and spans */
     Graph *graph;        /* symbolic; canonical operators; opaque nodes allowed */
     char *path;
+    const char *const *overridable; int n_overridable; /* graph inputs that are also initializers: constants
+                                                          of the graph that a caller may replace by name */
+    struct ImportDetail *detail;                       /* private to the importer */
 } ImportedModel;
 
 mpr_status mpri_import_file(const char *path, const ImportOptions *o, ImportedModel **out, Err *err);

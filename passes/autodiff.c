@@ -1,14 +1,15 @@
-/* Reverse-mode differentiation (Griewank & Walther, Evaluating Derivatives, ch. 3): one sweep over the
- * nodes in reverse order, on the paths between wanted values (trained parameters, float graph inputs) and
- * seeds (the loss, or every output that gets a cotangent).
+/* Reverse-mode differentiation (Griewank & Walther, Evaluating Derivatives, ch. 3): one sweep over
+ * the nodes in reverse order, on the paths between wanted values (trained parameters, float graph
+ * inputs) and seeds (the loss, or every output that gets a cotangent).
  *
- * Gradient rules only build; what is common stands here: the cotangent of a value has the value's shape
- * and type, so contributions are summed over broadcast dims and cast (the gradient of a cast is the cast
- * back), and several uses are added as they arrive, which keeps one buffer alive instead of all.
+ * Gradient rules only build; what is common stands here: the cotangent of a value has the value's
+ * shape and type, so contributions are summed over broadcast dims and cast (the gradient of a cast
+ * is the cast back), and several uses are added as they arrive, which keeps one buffer alive
+ * instead of all.
  *
- * Trap: a weight used several times must not be summed in a 16-bit type (4000 gradients of 1 would stop at
- * 2048). A contribution to a view or cast of a trained parameter is therefore carried on to the parameter
- * by itself, and added there in f32. */
+ * Trap: a weight used several times must not be summed in a 16-bit type (4000 gradients of 1 would
+ * stop at 2048). A contribution to a view or cast of a trained parameter is therefore carried on to
+ * the parameter by itself, and added there in f32. */
 #include <string.h>
 #include "passes/autodiff.h"
 #include "passes/rewrite.h"
@@ -26,7 +27,11 @@ typedef struct Sweep {
 static Builder builder(Sweep *s, Node *n, const char *name)
 {
     const char *scope = mpri_arena_printf(s->g->arena, "grad:%s", name);
-    return (Builder){.g = s->g, .segment = SEG_BACKWARD, .scope = scope ? scope : "grad:", .origin = n, .err = s->err};
+    return (Builder){.g = s->g,
+                     .segment = SEG_BACKWARD,
+                     .scope = scope ? scope : "grad:",
+                     .origin = n,
+                     .err = s->err};
 }
 
 static DType master_type(const Sweep *s)
@@ -37,8 +42,10 @@ static DType master_type(const Sweep *s)
 /* dx summed over the dims that v was broadcast along, in type t. */
 static Value *fit(Builder *b, Value *dx, const Value *v, DType t)
 {
-    if (!dx || mpri_shape_equal(&dx->shape, &v->shape)) return dx ? mpri_build_cast(b, dx, t) : NULL;
-    SumToParams p = {.dims = {v->shape.rank, v->shape.d}, .out_dtype = t == dx->dtype ? 0 : (int64_t)t};
+    if (!dx || mpri_shape_equal(&dx->shape, &v->shape))
+        return dx ? mpri_build_cast(b, dx, t) : NULL;
+    SumToParams p = {.dims = {v->shape.rank, v->shape.d},
+                     .out_dtype = t == dx->dtype ? 0 : (int64_t)t};
     return mpri_build1(b, OP_SumTo, &p, dx);
 }
 
@@ -56,9 +63,11 @@ static mpr_status accumulate(Sweep *s, Builder *b, const Value *param, Value *dw
     /* The first contribution overwrites or adds as the window says, the others always add. */
     Value *flag = *acc ? mpri_build_scalar(b, MPR_INT32, 1) : s->flag;
     if (!*acc) {
-        const char *name = mpri_arena_printf(s->g->arena, "grad:%s", s->g->params[param->param].name);
+        const char *name =
+            mpri_arena_printf(s->g->arena, "grad:%s", s->g->params[param->param].name);
         if (!name) return mpri_err_nomem(s->err, 64);
-        *acc = mpri_value_slot(s->g, name, SLOT_GRAD, MPR_FLOAT32, &param->shape, param->param, NULL, MPR_FLOAT32);
+        *acc = mpri_value_slot(s->g, name, SLOT_GRAD, MPR_FLOAT32, &param->shape, param->param,
+                               NULL, MPR_FLOAT32);
         if (!*acc) return mpri_err_nomem(s->err, sizeof **acc);
     }
     mpri_build(b, OP_AccumulateGrad, NULL, 3, (Value *[]){*acc, dw, flag}, 0, NULL);
@@ -115,7 +124,8 @@ static mpr_status sweep(Sweep *s, Node *last)
         bool any = false;
         for (int i = 0; i < n->n_out; i++) {
             Value *v = n->out[i];
-            dy[i] = v && v->id < s->path.n_values && !s->path.of_param[v->id] ? s->cot[v->id] : NULL;
+            dy[i] =
+                v && v->id < s->path.n_values && !s->path.of_param[v->id] ? s->cot[v->id] : NULL;
             any = any || dy[i];
         }
         if (any) TRY(differentiate(s, n, dy));
@@ -136,21 +146,24 @@ static mpr_status check_seed(const Graph *g, const char *name, Value **v, Err *e
 {
     const GraphOutput *o = find_output(g, name);
     if (!o) {
-        mpri_err_set(err, MPR_E_USAGE, "no graph output '%s' to differentiate", mpri_err_name(name));
-        if (g->n_outputs) mpri_err_advice(err, "the first output is '%s'", mpri_err_name(g->outputs[0].name));
+        mpri_err_set(err, MPR_E_USAGE, "no graph output '%s' to differentiate",
+                     mpri_err_name(name));
+        if (g->n_outputs)
+            mpri_err_advice(err, "the first output is '%s'", mpri_err_name(g->outputs[0].name));
         return err->code;
     }
     *v = o->value;
     if (mpri_dtype_is_float(o->value->dtype)) return MPR_OK;
-    return mpri_err_set(err, MPR_E_TYPE, "output '%s' is %s: only float outputs have a gradient", mpri_err_name(name),
-                        mpri_dtype_name(o->value->dtype));
+    return mpri_err_set(err, MPR_E_TYPE, "output '%s' is %s: only float outputs have a gradient",
+                        mpri_err_name(name), mpri_dtype_name(o->value->dtype));
 }
 
 static mpr_status seed_loss(Sweep *s, Value *loss)
 {
     static const float one = 1;
     if (loss->shape.rank != 0)
-        return mpri_err_set(s->err, MPR_E_SHAPE, "the loss must be a scalar, it has rank %d", loss->shape.rank);
+        return mpri_err_set(s->err, MPR_E_SHAPE, "the loss must be a scalar, it has rank %d",
+                            loss->shape.rank);
     Value *seed = state_slot(s->g, "loss_seed", MPR_FLOAT32, &one);
     s->flag = state_slot(s->g, "grad_accumulate", MPR_INT32, NULL);
     if (!seed || !s->flag) return mpri_err_nomem(s->err, sizeof *seed);
@@ -163,8 +176,10 @@ static mpr_status seed_outputs(Sweep *s)
     for (int i = 0; i < o->n_seeds; i++) {
         const char *name = mpri_arena_printf(s->g->arena, "cotangent:%s", o->seeds[i]);
         Value *v = find_output(s->g, o->seeds[i])->value;
-        bool loss = strcmp(o->seeds[i], "loss") == 0 && v->shape.rank == 0 && mpri_dtype_is_low(v->dtype);
-        Value *seed = name ? mpri_value_input(s->g, name, loss ? MPR_FLOAT32 : v->dtype, &v->shape) : NULL;
+        bool loss =
+            strcmp(o->seeds[i], "loss") == 0 && v->shape.rank == 0 && mpri_dtype_is_low(v->dtype);
+        Value *seed =
+            name ? mpri_value_input(s->g, name, loss ? MPR_FLOAT32 : v->dtype, &v->shape) : NULL;
         if (!seed) return mpri_err_nomem(s->err, sizeof *seed);
         if (s->path.active[v->id]) TRY(contribute(s, v, seed, o->seeds[i]));
     }
@@ -182,7 +197,8 @@ static mpr_status add_gradient(Sweep *s, const char *of, Value *v, DType t)
     if (!dx) {
         dx = mpri_build_scalar(&b, t, 0);
         if (v->shape.rank > 0)
-            dx = mpri_build2(&b, OP_Expand, NULL, dx, mpri_build_i64s(&b, v->shape.rank, v->shape.d));
+            dx = mpri_build2(&b, OP_Expand, NULL, dx,
+                             mpri_build_i64s(&b, v->shape.rank, v->shape.d));
     }
     dx = mpri_build_cast(&b, dx, t);
     TRY(b.failed);
@@ -197,7 +213,8 @@ static mpr_status add_gradients(Sweep *s, int n_inputs)
     }
     for (int i = 0; i < s->g->n_params && s->ctx->o->grads_of_params; i++) {
         const Param *p = &s->g->params[i];
-        if (p->trained && p->value->kind == VAL_SLOT) TRY(add_gradient(s, p->name, p->value, master_type(s)));
+        if (p->trained && p->value->kind == VAL_SLOT)
+            TRY(add_gradient(s, p->name, p->value, master_type(s)));
     }
     return MPR_OK;
 }
@@ -212,8 +229,8 @@ static mpr_status prepare(Sweep *s, Value ***seeds, int *n_seeds)
     if (!*seeds || !s->acc) return mpri_err_nomem(s->err, sizeof **seeds);
     for (int i = 0; i < *n_seeds; i++)
         TRY(check_seed(s->g, training ? "loss" : o->seeds[i], &(*seeds)[i], s->err));
-    /* Rules may ask for further outputs of forward nodes, and values grow while the sweep runs: arrays by id
-     * cover the forward values only, and only those are ever looked up. */
+    /* Rules may ask for further outputs of forward nodes, and values grow while the sweep runs:
+     * arrays by id cover the forward values only, and only those are ever looked up. */
     s->cot = ARENA_ARRAY(s->ctx->scratch, Value *, s->g->n_values);
     return s->cot ? MPR_OK : mpri_err_nomem(s->err, (size_t)s->g->n_values * sizeof *s->cot);
 }

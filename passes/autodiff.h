@@ -13,9 +13,10 @@ typedef struct GradPath {
 } GradPath;
 
 /* Fills p. Errors: operators without a gradient on a path, all of them (MPR_E_NOT_DIFFERENTIABLE or
- * MPR_E_UNSUPPORTED_OP); in training, no path at all from a parameter to the loss, with the nodes that
- * stop it and the parameters behind them. */
-mpr_status mpri_path_find(GradPath *p, PassCtx *ctx, const Graph *g, Value *const *seeds, int n_seeds, Err *err);
+ * MPR_E_UNSUPPORTED_OP); in training, no path at all from a parameter to the loss, with the nodes
+ * that stop it and the parameters behind them. */
+mpr_status mpri_path_find(GradPath *p, PassCtx *ctx, const Graph *g, Value *const *seeds,
+                          int n_seeds, Err *err);
 /* Some input of n takes a cotangent and some output gives one. */
 bool mpri_path_has(const GradPath *p, const Node *n);
 /* Input k of n takes a cotangent. */

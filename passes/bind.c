@@ -1,16 +1,17 @@
 /* Symbolic dims become numbers, and trained parameters become slots.
  *
  * The graph is a clone made for one set of input shapes. After this pass every value has a constant
- * shape: later passes never meet a symbol. Sizes that depend on the contents of inputs cannot be planned
- * and are refused with the node named. Trap: a shape rule may be unable to compute contents that plain
- * evaluation can (a size that goes through float arithmetic), so what inference leaves open is tried
- * once more after evaluating constants. */
+ * shape: later passes never meet a symbol. Sizes that depend on the contents of inputs cannot be
+ * planned and are refused with the node named. Trap: a shape rule may be unable to compute contents
+ * that plain evaluation can (a size that goes through float arithmetic), so what inference leaves
+ * open is tried once more after evaluating constants. */
 #include <inttypes.h>
 #include "passes/rewrite.h"
 
 static mpr_status bind_value(PassCtx *ctx, Graph *g, Value *v, Err *err)
 {
-    for (int k = 0; k < v->shape.rank; k++) v->shape.d[k] = mpri_dim_eval(ctx->binding, v->shape.d[k]);
+    for (int k = 0; k < v->shape.rank; k++)
+        v->shape.d[k] = mpri_dim_eval(ctx->binding, v->shape.d[k]);
     int64_t n = mpri_shape_elements(&v->shape);
     if (!v->content || n < 1) return MPR_OK;
     Dim *content = mpri_arena_dup(g->arena, v->content, (size_t)n * sizeof *content);
@@ -25,7 +26,8 @@ static mpr_status check_input(const Graph *g, const Value *v, Err *err)
     if (mpri_shape_const(&v->shape)) return MPR_OK;
     char text[256];
     mpri_shape_print(g->sym, &v->shape, text, sizeof text);
-    mpri_err_set(err, MPR_E_SHAPE, "graph input '%s' has shape %s: a size is not known", mpri_err_name(v->name), text);
+    mpri_err_set(err, MPR_E_SHAPE, "graph input '%s' has shape %s: a size is not known",
+                 mpri_err_name(v->name), text);
     return mpri_err_advice(err, "give data for every input, or the size of each name in %s", text);
 }
 
@@ -40,7 +42,8 @@ mpr_status mpri_bind_params(PassCtx *ctx, Graph *g, bool *changed, Err *err)
         Value *slot = mpri_value_slot(g, name, SLOT_PARAM, master, &v->shape, i, v->data, v->dtype);
         if (!slot) return mpri_err_nomem(err, sizeof *slot);
         Builder b = {.g = g, .before = g->first, .segment = SEG_FORWARD, .scope = name, .err = err};
-        /* The file's own type is what its operators read: a low or double weight is a cast of the master. */
+        /* The file's own type is what its operators read: a low or double weight is a cast of the
+         * master. */
         Value *used = v->n_uses + v->n_outputs ? mpri_build_cast(&b, slot, v->dtype) : slot;
         TRY(b.failed);
         mpri_value_replace(g, v, used);
@@ -70,16 +73,20 @@ static mpr_status report_open(const Graph *g, const Node *n, const Value *open, 
     for (int k = 0; k < n->n_in; k++) {
         const Value *v = n->in[k];
         if (!v || v->kind == VAL_CONST || mpri_dtype_is_float(v->dtype)) continue;
-        mpri_err_set(err, MPR_E_UNSUPPORTED_OP,
-                     "node '%s' (%s): the size of its output '%s' %s depends on the contents of '%s'",
-                     mpri_err_name(n->name), kind, mpri_err_name(open->name), text, mpri_err_name(v->name));
-        return mpri_err_advice(err, "sizes must follow from the shapes of the graph inputs: export the model with "
-                                    "a fixed size here");
+        mpri_err_set(
+            err, MPR_E_UNSUPPORTED_OP,
+            "node '%s' (%s): the size of its output '%s' %s depends on the contents of '%s'",
+            mpri_err_name(n->name), kind, mpri_err_name(open->name), text, mpri_err_name(v->name));
+        return mpri_err_advice(
+            err, "sizes must follow from the shapes of the graph inputs: export the model with "
+                 "a fixed size here");
     }
-    mpri_err_set(err, MPR_E_SHAPE, "value '%s' has shape %s: a size is not known after binding the inputs",
+    mpri_err_set(err, MPR_E_SHAPE,
+                 "value '%s' has shape %s: a size is not known after binding the inputs",
                  mpri_err_name(open->name), text);
     mpri_err_where(err, "node '%s' (%s)", mpri_err_name(n->name), kind);
-    return mpri_err_advice(err, "declare the shape of '%s' in the model's value_info", mpri_err_name(open->name));
+    return mpri_err_advice(err, "declare the shape of '%s' in the model's value_info",
+                           mpri_err_name(open->name));
 }
 
 mpr_status mpri_pass_bind(PassCtx *ctx, Graph *g, bool *changed, Err *err)

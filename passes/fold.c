@@ -1,13 +1,13 @@
 /* Constant folding with the reference kernels, so that folded and executed code have one meaning.
  *
- * What goes: every node whose inputs are all constants, and every node whose integer outputs the shape
- * rules know already (Shape and what is computed from it). Shape subgraphs, masks and position ids vanish
- * once dims are numbers. What stays: random operators, parameters in training (they are slots, not
- * constants), transposes of frozen weights (the matmul reads them transposed, a copy would double the
- * weight), and results far larger than what they are made from.
+ * What goes: every node whose inputs are all constants, and every node whose integer outputs the
+ * shape rules know already (Shape and what is computed from it). Shape subgraphs, masks and
+ * position ids vanish once dims are numbers. What stays: random operators, parameters in training
+ * (they are slots, not constants), transposes of frozen weights (the matmul reads them transposed,
+ * a copy would double the weight), and results far larger than what they are made from.
  *
- * Memory: intermediate results live in the pass's scratch arena; only what is still used at the end is
- * copied into the graph's. */
+ * Memory: intermediate results live in the pass's scratch arena; only what is still used at the end
+ * is copied into the graph's. */
 #include <string.h>
 #include "passes/rewrite.h"
 
@@ -73,8 +73,11 @@ static mpr_status fold_content(PassCtx *ctx, Graph *g, Node *n, bool *folded, Er
 
 static mpr_status fold_kernel(PassCtx *ctx, Node *n, bool *folded, Err *err)
 {
-    if (!ctx->ref || (n->op->flags & (OPF_RANDOM | OPF_EFFECT | OPF_OPAQUE)) || !n->n_out || !worth_it(n)) return MPR_OK;
-    Tensor *in = ARENA_ARRAY(ctx->scratch, Tensor, n->n_in), *out = ARENA_ARRAY(ctx->scratch, Tensor, n->n_out);
+    if (!ctx->ref || (n->op->flags & (OPF_RANDOM | OPF_EFFECT | OPF_OPAQUE)) || !n->n_out ||
+        !worth_it(n))
+        return MPR_OK;
+    Tensor *in = ARENA_ARRAY(ctx->scratch, Tensor, n->n_in),
+           *out = ARENA_ARRAY(ctx->scratch, Tensor, n->n_out);
     Err *local = ARENA_NEW(ctx->scratch, Err);
     if (!in || !out || !local) return mpri_err_nomem(err, sizeof *local);
     for (int k = 0; k < n->n_in; k++)

@@ -1,7 +1,8 @@
 /* Operators that change nothing, and chains that one operator can do.
  *
- * Every rule looks at one node and its inputs, and either replaces the node's output by an older value or
- * rewires the node; values keep type and shape. Shapes are numbers. Rules are the table at the end. */
+ * Every rule looks at one node and its inputs, and either replaces the node's output by an older
+ * value or rewires the node; values keep type and shape. Shapes are numbers. Rules are the table at
+ * the end. */
 #include <string.h>
 #include "passes/rewrite.h"
 
@@ -52,7 +53,8 @@ static Value *rule_one_input(Builder *b, Node *n)
 
 static bool is_reshaping(const Node *n)
 {
-    return mpri_is(n, OP_Reshape) || mpri_is(n, OP_Squeeze) || mpri_is(n, OP_Unsqueeze) || mpri_is(n, OP_Flatten);
+    return mpri_is(n, OP_Reshape) || mpri_is(n, OP_Squeeze) || mpri_is(n, OP_Unsqueeze) ||
+           mpri_is(n, OP_Flatten);
 }
 
 /* Reshape of Reshape: from the oldest. */
@@ -89,7 +91,8 @@ static Value *rule_neutral(Builder *b, Node *n)
     bool swaps = mpri_is(n, OP_Mul) || mpri_is(n, OP_Add);
     for (int k = 1; k >= (swaps ? 0 : 1); k--) {
         double c;
-        if (mpri_rewrite_splat(n->in[k], &c) && c == (product ? 1.0 : 0.0) && same_type(n->in[1 - k], n->out[0]))
+        if (mpri_rewrite_splat(n->in[k], &c) && c == (product ? 1.0 : 0.0) &&
+            same_type(n->in[1 - k], n->out[0]))
             return n->in[1 - k];
     }
     return NULL;
@@ -102,7 +105,8 @@ static bool exact_cast(DType from, DType to)
     if (!a || !b) return false;
     if (from == to || from == MPR_BOOL) return true;
     if (mpri_dtype_is_float(from)) return mpri_dtype_is_float(to) && b > a;
-    bool is_signed = from == MPR_INT8 || from == MPR_INT16 || from == MPR_INT32 || from == MPR_INT64;
+    bool is_signed =
+        from == MPR_INT8 || from == MPR_INT16 || from == MPR_INT32 || from == MPR_INT64;
     bool to_signed = to == MPR_INT8 || to == MPR_INT16 || to == MPR_INT32 || to == MPR_INT64;
     if (mpri_dtype_is_int(to)) return b > a && (to_signed || !is_signed);
     if (to == MPR_FLOAT64) return a <= 4;
@@ -113,7 +117,8 @@ static bool exact_cast(DType from, DType to)
 static Value *rule_cast_chain(Builder *b, Node *n)
 {
     Node *inner = mpri_def(n->in[0]);
-    if (!mpri_is(inner, OP_Cast) || !exact_cast(inner->in[0]->dtype, inner->out[0]->dtype)) return NULL;
+    if (!mpri_is(inner, OP_Cast) || !exact_cast(inner->in[0]->dtype, inner->out[0]->dtype))
+        return NULL;
     return mpri_build_cast(b, inner->in[0], n->out[0]->dtype);
 }
 
@@ -161,15 +166,32 @@ static const struct {
     int op;
     Rule rule;
 } rules[] = {
-    {OP_Identity, rule_same_shape},    {OP_Reshape, rule_same_shape},      {OP_Squeeze, rule_same_shape},
-    {OP_Unsqueeze, rule_same_shape},   {OP_Flatten, rule_same_shape},      {OP_Expand, rule_same_shape},
-    {OP_Slice, rule_same_shape},       {OP_Transpose, rule_same_shape},    {OP_Concat, rule_same_shape},
-    {OP_Cast, rule_same_shape},        {OP_Split, rule_same_shape},        {OP_Sum, rule_one_input},
-    {OP_Max, rule_one_input},          {OP_Min, rule_one_input},           {OP_Reshape, rule_reshape_chain},
-    {OP_Squeeze, rule_reshape_chain},  {OP_Unsqueeze, rule_reshape_chain}, {OP_Flatten, rule_reshape_chain},
-    {OP_Transpose, rule_transpose_view}, {OP_Transpose, rule_transpose_chain}, {OP_Add, rule_neutral},
-    {OP_Sub, rule_neutral},            {OP_Mul, rule_neutral},             {OP_Div, rule_neutral},
-    {OP_Cast, rule_cast_chain},        {OP_Where, rule_where},
+    {OP_Identity, rule_same_shape},
+    {OP_Reshape, rule_same_shape},
+    {OP_Squeeze, rule_same_shape},
+    {OP_Unsqueeze, rule_same_shape},
+    {OP_Flatten, rule_same_shape},
+    {OP_Expand, rule_same_shape},
+    {OP_Slice, rule_same_shape},
+    {OP_Transpose, rule_same_shape},
+    {OP_Concat, rule_same_shape},
+    {OP_Cast, rule_same_shape},
+    {OP_Split, rule_same_shape},
+    {OP_Sum, rule_one_input},
+    {OP_Max, rule_one_input},
+    {OP_Min, rule_one_input},
+    {OP_Reshape, rule_reshape_chain},
+    {OP_Squeeze, rule_reshape_chain},
+    {OP_Unsqueeze, rule_reshape_chain},
+    {OP_Flatten, rule_reshape_chain},
+    {OP_Transpose, rule_transpose_view},
+    {OP_Transpose, rule_transpose_chain},
+    {OP_Add, rule_neutral},
+    {OP_Sub, rule_neutral},
+    {OP_Mul, rule_neutral},
+    {OP_Div, rule_neutral},
+    {OP_Cast, rule_cast_chain},
+    {OP_Where, rule_where},
 };
 
 mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err)

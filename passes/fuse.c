@@ -1,10 +1,11 @@
-/* Work that a kernel can do while it stores or loads, so that a tensor is not written and read once more.
+/* Work that a kernel can do while it stores or loads, so that a tensor is not written and read once
+ * more.
  *
- * (1) The activation behind a matrix product goes into its epilogue. The value before it stays as output 1
- *     when backward reads it. In 16 bits the kernel rounds that value to the output's type before it applies
- *     the activation, so the bits are those of the two operators.
- * (2) A cast from 16 bits in front of an operator that computes in f32 goes into its load; a cast to 16 bits
- *     behind one goes into its store. The type that the operator had is kept in its out_dtype attribute. */
+ * (1) The activation behind a matrix product goes into its epilogue. The value before it stays as
+ * output 1 when backward reads it. In 16 bits the kernel rounds that value to the output's type
+ * before it applies the activation, so the bits are those of the two operators. (2) A cast from 16
+ * bits in front of an operator that computes in f32 goes into its load; a cast to 16 bits behind
+ * one goes into its store. The type that the operator had is kept in its out_dtype attribute. */
 #include <string.h>
 #include "passes/rewrite.h"
 
@@ -19,7 +20,8 @@ static const char *activation_of(const Node *n)
     return p->approximate && strcmp(p->approximate, "tanh") == 0 ? "gelu_tanh" : "gelu";
 }
 
-/* Elementwise commutes with Reshape: a Reshape that stands between product and activation goes behind. */
+/* Elementwise commutes with Reshape: a Reshape that stands between product and activation goes
+ * behind. */
 static Node *product_before(const Node *act)
 {
     Node *n = mpri_def(act->in[0]);
@@ -67,7 +69,8 @@ static bool is_cast(const Node *n, bool widening)
 {
     if (!mpri_is(n, OP_Cast)) return false;
     DType from = n->in[0]->dtype, to = n->out[0]->dtype;
-    return widening ? mpri_dtype_is_low(from) && to == MPR_FLOAT32 : from == MPR_FLOAT32 && mpri_dtype_is_low(to);
+    return widening ? mpri_dtype_is_low(from) && to == MPR_FLOAT32
+                    : from == MPR_FLOAT32 && mpri_dtype_is_low(to);
 }
 
 /* Types of the outputs of n, to see whether a change of its inputs altered one. */
@@ -78,8 +81,8 @@ static bool same_types(const Node *n, const DType *types)
     return true;
 }
 
-/* Input k of n reads the 16-bit source of its cast instead, every output type unchanged. False: refused, n
- * as before. */
+/* Input k of n reads the 16-bit source of its cast instead, every output type unchanged. False:
+ * refused, n as before. */
 static bool load_low(Graph *g, Node *n, int k, Err *scratch)
 {
     if (!(n->op->flags & OPF_MIXED_IN)) return false;
@@ -113,7 +116,8 @@ static void fuse_load(Graph *g, Node *cast, Err *scratch, bool *changed)
     if (!is_cast(cast, true) || !all_mixed(cast->out[0])) return;
     for (bool again = true; again && cast->out[0]->uses;) {
         again = false;
-        for (Use *u = cast->out[0]->uses; u && !again; u = u->next) again = load_low(g, u->user, u->index, scratch);
+        for (Use *u = cast->out[0]->uses; u && !again; u = u->next)
+            again = load_low(g, u->user, u->index, scratch);
         *changed = *changed || again;
     }
 }

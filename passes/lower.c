@@ -1,11 +1,13 @@
-/* All matrix products become FusedMatMul, and what a product can do on its way is put into it: transposes
- * of the last two dims into its flags, scalar factors into alpha. Forward and backward alike.
+/* All matrix products become FusedMatMul, and what a product can do on its way is put into it:
+ * transposes of the last two dims into its flags, scalar factors into alpha. Forward and backward
+ * alike.
  *
- * A 4-D attention transpose such as (0,2,3,1) is split: the flag takes the swap of the last two dims, and
- * the (0,2,1,3) that stays moves whole rows. The same on the way out, by (A B)^T = B^T A^T.
+ * A 4-D attention transpose such as (0,2,3,1) is split: the flag takes the swap of the last two
+ * dims, and the (0,2,1,3) that stays moves whole rows. The same on the way out, by (A B)^T = B^T
+ * A^T.
  *
- * Trap: a factor may move into alpha only where rounding does not change: always in f32 (one rounding of
- * the accumulator either way), in 16 bits only for powers of two. */
+ * Trap: a factor may move into alpha only where rounding does not change: always in f32 (one
+ * rounding of the accumulator either way), in 16 bits only for powers of two. */
 #include <math.h>
 #include "passes/rewrite.h"
 
@@ -63,7 +65,8 @@ static Value *scaled(Builder *b, Value *c, float beta)
 static Value *lower_gemm(Builder *b, Node *n)
 {
     const GemmParams *gemm = n->params;
-    FusedMatMulParams p = {.alpha = gemm->alpha, .activation = "", .trans_a = gemm->trans_a, .trans_b = gemm->trans_b};
+    FusedMatMulParams p = {
+        .alpha = gemm->alpha, .activation = "", .trans_a = gemm->trans_a, .trans_b = gemm->trans_b};
     Value *c = n->n_in > 2 && gemm->beta != 0 ? n->in[2] : NULL, *y = n->out[0];
     if (!c) return fused(b, &p, n->in[0], n->in[1], NULL);
     Value *row = bias_row(b, c, y->shape.d[1]);
@@ -72,7 +75,8 @@ static Value *lower_gemm(Builder *b, Node *n)
     DType wide = y->dtype == MPR_FLOAT64 ? MPR_FLOAT64 : MPR_FLOAT32;
     if (y->dtype != wide) p.out_dtype = wide;
     Value *product = fused(b, &p, n->in[0], n->in[1], NULL);
-    Value *sum = mpri_build2(b, OP_Add, NULL, product, mpri_build_cast(b, scaled(b, c, gemm->beta), wide));
+    Value *sum =
+        mpri_build2(b, OP_Add, NULL, product, mpri_build_cast(b, scaled(b, c, gemm->beta), wide));
     return mpri_build_cast(b, sum, y->dtype);
 }
 
@@ -118,7 +122,8 @@ static bool absorb_swap(Node *n)
 {
     bool any = false;
     for (int k = 0; k < 2; k++)
-        for (Node *t = mpri_def(n->in[k]); mpri_is(t, OP_Transpose) && is_swap(t); t = mpri_def(n->in[k])) {
+        for (Node *t = mpri_def(n->in[k]); mpri_is(t, OP_Transpose) && is_swap(t);
+             t = mpri_def(n->in[k])) {
             mpri_node_set_input(n, k, t->in[0]);
             flip(n, k);
             any = true;
@@ -145,7 +150,8 @@ static mpr_status set_perm(Graph *g, Node *t, const int *perm, Err *err)
     return mpri_infer_node(g, t, err);
 }
 
-/* The last dim of the source goes second to last: let it stay last, and let all readers transpose. */
+/* The last dim of the source goes second to last: let it stay last, and let all readers transpose.
+ */
 static mpr_status split_operand(Graph *g, Node *t, bool *changed, Err *err)
 {
     int perm[MPRI_MAX_RANK], rank = t->in[0]->shape.rank;
@@ -165,12 +171,14 @@ static mpr_status split_result(Graph *g, Node *t, bool *changed, Err *err)
 {
     Node *n = mpri_def(t->in[0]);
     int perm[MPRI_MAX_RANK], rank = t->in[0]->shape.rank;
-    if (!is_fused(n) || n->n_out > 1 || n->n_in > 2 || !mpri_rewrite_one_use(n->out[0])) return MPR_OK;
+    if (!is_fused(n) || n->n_out > 1 || n->n_in > 2 || !mpri_rewrite_one_use(n->out[0]))
+        return MPR_OK;
     if (n->in[0]->shape.rank != n->in[1]->shape.rank) return MPR_OK;
     const FusedMatMulParams *old = n->params;
     mpri_rewrite_perm(t, perm);
     if (old->activation[0] || perm[rank - 1] != rank - 2) return MPR_OK;
-    for (int i = 0; i < rank; i++) perm[i] = perm[i] == rank - 1 ? rank - 2 : perm[i] == rank - 2 ? rank - 1 : perm[i];
+    for (int i = 0; i < rank; i++)
+        perm[i] = perm[i] == rank - 1 ? rank - 2 : perm[i] == rank - 2 ? rank - 1 : perm[i];
     FusedMatMulParams p = *old;
     p.trans_a = !old->trans_b;
     p.trans_b = !old->trans_a;
@@ -230,7 +238,8 @@ static bool absorb_before(Node *s)
     double c;
     if (!is_scaling(s, &x, &c) || !only_operands(s->out[0])) return false;
     for (const Use *u = s->out[0]->uses; u; u = u->next)
-        if (!alpha_takes(u->user, c) || (mpri_dtype_is_low(x->dtype) && !is_power_of_two(c))) return false;
+        if (!alpha_takes(u->user, c) || (mpri_dtype_is_low(x->dtype) && !is_power_of_two(c)))
+            return false;
     while (s->out[0]->uses) {
         Use *u = s->out[0]->uses;
         scale(u->user, c);
@@ -245,7 +254,9 @@ static bool absorb_after(Graph *g, Node *s)
     double c;
     if (!is_scaling(s, &x, &c)) return false;
     Node *n = mpri_def(x);
-    if (!is_fused(n) || n->n_out > 1 || n->n_in > 2 || !mpri_rewrite_one_use(x) || !alpha_takes(n, c)) return false;
+    if (!is_fused(n) || n->n_out > 1 || n->n_in > 2 || !mpri_rewrite_one_use(x) ||
+        !alpha_takes(n, c))
+        return false;
     if (((const FusedMatMulParams *)n->params)->activation[0]) return false;
     scale(n, c);
     mpri_rewrite_forward(g, s, x);

@@ -19,7 +19,8 @@ bool mpri_rewrite_splat(const Value *v, double *x)
 
 bool mpri_rewrite_scalar(const Value *v, double *x)
 {
-    return v && v->kind == VAL_CONST && mpri_shape_elements(&v->shape) == 1 && mpri_rewrite_splat(v, x);
+    return v && v->kind == VAL_CONST && mpri_shape_elements(&v->shape) == 1 &&
+           mpri_rewrite_splat(v, x);
 }
 
 size_t mpri_rewrite_bytes(const Value *v)
@@ -56,7 +57,8 @@ void mpri_rewrite_supplant(Graph *g, Node *n, Value *to)
 
 Builder mpri_rewrite_builder(Graph *g, Node *n, Err *err)
 {
-    return (Builder){.g = g, .before = n, .segment = n->segment, .scope = n->name, .origin = n, .err = err};
+    return (Builder){
+        .g = g, .before = n, .segment = n->segment, .scope = n->name, .origin = n, .err = err};
 }
 
 Value *mpri_rewrite_reshape(Builder *b, Value *x, const Shape *shape)
@@ -77,5 +79,7 @@ Value *mpri_rewrite_transpose(Builder *b, Value *x, const int *perm)
         v[i] = perm[i];
         identity = identity && perm[i] == i;
     }
-    return identity ? x : mpri_build1(b, OP_Transpose, &(TransposeParams){.perm = {x->shape.rank, v}}, x);
+    return identity
+               ? x
+               : mpri_build1(b, OP_Transpose, &(TransposeParams){.perm = {x->shape.rank, v}}, x);
 }

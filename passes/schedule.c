@@ -1,11 +1,12 @@
 /* An order that frees memory early.
  *
- * Backward, list scheduling with three kinds of nodes. "Sinks" end in a slot and feed nothing else (a
- * weight's gradient and its AccumulateGrad): as soon as they can run they do, nearest to the slot first, so
- * dW and the activation it reads die before dX is made, which then finds their memory. "Free" nodes need
- * nothing from the segment: they are pulled in front of their first reader. The others keep their order.
- * Forward keeps its order, except that what is made from weights and constants alone moves to its first
- * reader. Deterministic: ties go to the older place. */
+ * Backward, list scheduling with three kinds of nodes. "Sinks" end in a slot and feed nothing else
+ * (a weight's gradient and its AccumulateGrad): as soon as they can run they do, nearest to the
+ * slot first, so dW and the activation it reads die before dX is made, which then finds their
+ * memory. "Free" nodes need nothing from the segment: they are pulled in front of their first
+ * reader. The others keep their order. Forward keeps its order, except that what is made from
+ * weights and constants alone moves to its first reader. Deterministic: ties go to the older place.
+ */
 #include <string.h>
 #include "passes/rewrite.h"
 
@@ -71,12 +72,14 @@ static mpr_status order_effects(Segm *s, PassCtx *ctx, Err *err)
     s->edge = ARENA_ARRAY(ctx->scratch, int, s->n);
     s->next_edge = ARENA_ARRAY(ctx->scratch, int, room);
     s->target = ARENA_ARRAY(ctx->scratch, int, room);
-    if (!last || !s->edge || !s->next_edge || !s->target) return mpri_err_nomem(err, room * sizeof(int));
+    if (!last || !s->edge || !s->next_edge || !s->target)
+        return mpri_err_nomem(err, room * sizeof(int));
     bool *written = ARENA_ARRAY(ctx->scratch, bool, s->g->n_values);
     if (!written) return mpri_err_nomem(err, (size_t)s->g->n_values);
     for (int i = 0; i < s->n; i++)
         for (int k = 0; k < s->items[i].n->n_in; k++)
-            if (s->items[i].n->in[k] && writes(s->items[i].n, k)) written[s->items[i].n->in[k]->id] = true;
+            if (s->items[i].n->in[k] && writes(s->items[i].n, k))
+                written[s->items[i].n->in[k]->id] = true;
     for (int i = 0; i < s->n; i++)
         for (int k = 0; k < s->items[i].n->n_in; k++) {
             const Value *v = s->items[i].n->in[k];
@@ -118,7 +121,8 @@ static void emit(Segm *s, Item *it)
             Item *user = item_of(s, u->user);
             if (user) user->waits--;
         }
-    for (int e = s->edge[it - s->items]; e; e = s->next_edge[e - 1]) s->items[s->target[e - 1]].waits--;
+    for (int e = s->edge[it - s->items]; e; e = s->next_edge[e - 1])
+        s->items[s->target[e - 1]].waits--;
 }
 
 static Item *next_sink(Segm *s)

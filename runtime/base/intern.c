@@ -2,17 +2,14 @@
  * and never writes to it, so clones of one graph may grow names in several threads. */
 #include "runtime/base/intern.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-#define uthash_malloc(size) mpri_arena_alloc(table->arena, (size))
-#define uthash_free(p, size) ((void)(p), (void)(size))
-#define HASH_NONFATAL_OOM 1
-#define uthash_nonfatal_oom(e) ((e)->lost = 1)
-#include <uthash.h>
+#include "runtime/base/hash.h"
 
 typedef struct Entry {
     UT_hash_handle hh;
-    int lost; /* the table had no memory for it */
+    bool lost;
     char text[];
 } Entry;
 
@@ -55,11 +52,11 @@ const char *mpri_intern_n(Intern *in, const char *s, size_t n)
 {
     const char *known = find(in, s, n);
     if (known) return known;
-    Intern *table = in;
-    Entry *e = mpri_arena_alloc(in->arena, sizeof(Entry) + n + 1);
+    Arena *hash_arena = in->arena;
+    Entry *e = mpri_arena_alloc(hash_arena, sizeof(Entry) + n + 1);
     if (!e) return NULL;
     memcpy(e->text, s, n);
-    HASH_ADD_KEYPTR(hh, table->entries, e->text, n, e);
+    HASH_ADD_KEYPTR(hh, in->entries, e->text, n, e);
     return e->lost ? NULL : e->text;
 }
 

@@ -25,6 +25,12 @@ typedef struct Shape {
 } Shape;
 
 SymTab *mpri_symtab_create(Arena *arena, Intern *names); /* NULL when out of memory */
+/* Copy whose handles mean the same; NULL when out of memory. */
+SymTab *mpri_symtab_clone(const SymTab *s, Arena *arena, Intern *names);
+/* The Arena struct moved to another address. */
+void mpri_symtab_move(SymTab *s, Arena *arena);
+/* Fresh atoms made from now on have numbers above `number`. */
+void mpri_symtab_reserve(SymTab *s, int64_t number);
 
 static inline bool mpri_dim_const(Dim d) { return d >= 0; }
 

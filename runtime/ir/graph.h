@@ -117,8 +117,7 @@ struct Graph {
     GraphOutput *outputs; int n_outputs, cap_outputs;
     Slot *slots; int n_slots, cap_slots;
     Param *params; int n_params, cap_params;
-    const char **fresh_prefix;   /* internal */
-    int fresh;
+    struct NameTable *by_name;   /* private to graph.c */
 };
 
 /* ---- life ---- */
@@ -126,8 +125,12 @@ Graph *mpri_graph_create(Arena *arena, Intern *names, const OpTable *ops); /* NU
 /* Deep copy into another arena: names and constant data are shared, everything else is copied. Value and
  * node ids are preserved. */
 Graph *mpri_graph_clone(const Graph *g, Arena *arena);
+/* The Arena struct that owns g moved to another address. */
+void mpri_graph_move(Graph *g, Arena *arena);
 
-/* ---- values ---- */
+/* ---- values ----
+ * Names are unique: one that is taken, and NULL, get a fresh name instead. A slot keeps its own name as its
+ * key in the store. NULL means out of memory. A NULL shape is rank 0. */
 Value *mpri_value_input(Graph *g, const char *name, DType t, const Shape *shape);
 Value *mpri_value_const(Graph *g, const char *name, DType t, const Shape *shape, const void *data);
 /* data is copied into the arena */
@@ -161,8 +164,6 @@ void mpri_node_set_origin(Graph *g, Node *n, const Node *from); /* append from's
 void mpri_value_rename(Graph *g, Value *v, const char *name);
 /* Remove nodes without effect whose outputs are unused, repeatedly. Returns how many. */
 int mpri_graph_sweep(Graph *g);
-/* Fill default values from the rows. params_size bytes at p. */
-void mpri_params_default(const OpDef *op, void *p);
 
 static inline bool mpri_is(const Node *n, int op_id) { return n && n->op->id == op_id; }
 static inline Node *mpri_def(const Value *v) { return v && v->kind == VAL_NODE ? v->def : NULL; }

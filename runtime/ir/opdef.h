@@ -144,6 +144,15 @@ typedef struct OpDef {
     uint32_t nondiff_in;  /* bit k: no cotangent ever flows to input k (indices, shapes, conditions) */
 } OpDef;
 
+/* Fill the defaults of the rows into op->params_size bytes at p. */
+void mpri_params_default(const OpDef *op, void *p);
+/* Deep copy: lists and tensors go into the arena, strings into the names. False: out of memory. */
+bool mpri_params_copy(const OpDef *op, void *dst, const void *src, Arena *arena, Intern *names);
+/* Equal as attributes: numbers by bits, strings, lists and tensors by contents. */
+bool mpri_params_equal(const OpDef *op, const void *a, const void *b);
+const AttrRow *mpri_params_row(const OpDef *op, const char *name); /* NULL when there is none */
+bool mpri_params_row_equal(const AttrRow *row, const void *a, const void *b);
+
 /* Lookup by identity; given to the graph at creation so that ir does not depend on op. */
 typedef struct OpTable {
     int count;

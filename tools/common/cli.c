@@ -185,8 +185,8 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
         if (!yes && !no) return bad_value(cli, row, text, origin, "true or false");
         text = yes ? "true" : "false";
     }
-    if (row->kind == CLI_INT && !mpri_parse_i64(text, &n)) return bad_value(cli, row, text, origin, "a whole number");
-    if (row->kind == CLI_FLOAT && !mpri_parse_f64(text, &d)) return bad_value(cli, row, text, origin, "a number");
+    if (row->kind == CLI_INT && !cli->library_options && !mpri_parse_i64(text, &n)) return bad_value(cli, row, text, origin, "a whole number");
+    if (row->kind == CLI_FLOAT && !cli->library_options && !mpri_parse_f64(text, &d)) return bad_value(cli, row, text, origin, "a number");
     if (row->choices && !in_choices(row->choices, text)) return bad_value(cli, row, text, origin, row->choices);
     v->text = keep(text);
     v->set = true;
@@ -437,9 +437,9 @@ int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
     code = normalise(cli, argc, argv, &words, &n);
     if (code) return code;
     /* the config file is weaker than environment and flags, so find it first */
-    for (int i = 1; i + 1 < n && !code; i++)
+    for (int i = 1; i + 1 < n && !code && !cli->library_options; i++)
         if (!strcmp(words[i], "--config")) code = read_config(cli, words[i + 1]);
-    if (!code) code = read_environment(cli);
+    if (!code && !cli->library_options) code = read_environment(cli);
     if (!code) code = parse_flags(cli, n, words);
     free(words);
     if (code) return code;
@@ -454,7 +454,7 @@ int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
     if (cli_flag(cli, "help")) print_help(cli);
     else if (cli_flag(cli, "version")) printf("%s %s\n", cli->tool, mpr_version());
     else if (cli_flag(cli, "print-man")) print_man(cli);
-    else if (cli_flag(cli, "print-config")) print_config(cli);
+    else if (cli_flag(cli, "print-config") && !cli->library_options) print_config(cli);
     else *done = false;
     return *done ? cli_finish(cli, 0) : 0;
 }

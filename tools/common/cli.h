@@ -35,6 +35,7 @@ typedef struct Cli {
     const char *usage;     /* "MODEL.onnx --inputs IN.npz [options]" */
     const char *about;     /* one line */
     const char *examples;  /* two of them */
+    bool library_options;  /* the library reads configuration and variables and checks values */
     CliRow *rows; int n_rows;
     CliValue *values;
     const char **args; int n_args; /* positional */

@@ -75,6 +75,7 @@ mpr_status mpri_pass_simplify(PassCtx *, Graph *, bool *, Err *);  /* Identity, 
 mpr_status mpri_pass_recover(PassCtx *, Graph *, bool *, Err *);   /* LayerNorm, Gelu, Linear from their exported forms */
 mpr_status mpri_pass_loss(PassCtx *, Graph *, bool *, Err *);      /* attach the loss: graph output "loss" */
 mpr_status mpri_pass_autocast(PassCtx *, Graph *, bool *, Err *);  /* classes -> casts, reasons in Node.why */
+mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOptions.force: every float value becomes f64 */
 /* ---- bind ---- */
 mpr_status mpri_pass_bind(PassCtx *, Graph *, bool *, Err *);      /* dims become numbers; inference again */
 mpr_status mpri_pass_fold(PassCtx *, Graph *, bool *, Err *);      /* constants computed, shape code gone */

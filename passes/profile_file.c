@@ -3,7 +3,7 @@
  *   base: torch-cuda
  *   rules:
  *     - {op: Softmax, class: keep}
- *     - {node: "*/classifier", class: fp32}
+ *     - {node: "/classifier*", class: fp32}
  *     - {subgraph: "/encoder/layer.11", class: fp32}
  *
  * Every complaint carries file and line. Aliases are shared nodes of the loaded document, never copies, so a

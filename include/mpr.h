@@ -312,8 +312,8 @@ MPR_API MPR_MUST_USE mpr_status mpr_optimizer_step(mpr_optimizer *opt, mpr_step_
 typedef struct mpr_scaler_options {
     size_t size;
     float init_scale;          /* 65536 */
-    float growth_factor;       /* 2 */
-    float backoff_factor;      /* 0.5 */
+    double growth_factor;      /* 2; the product with the scale is rounded once */
+    double backoff_factor;     /* 0.5 */
     int32_t growth_interval;   /* 2000 */
     float min_scale;           /* 1 */
     float max_scale;           /* 2^24; INFINITY: none */
@@ -350,7 +350,7 @@ MPR_API MPR_MUST_USE mpr_status mpr_scaler_load(mpr_scaler *scaler, const char *
 
 /* ---------------------------------------------------------------- data and schedules */
 
-/* Data files (.npz; several = shards), one array per input plus labels, all with the same number of rows. */
+/* Data files (.npz or .safetensors; several = shards), one array per input plus labels, all with the same number of rows. */
 typedef struct mpr_dataset_options {
     size_t size;
     const char *labels;             /* NULL: labels, label or y */
@@ -362,6 +362,7 @@ typedef struct mpr_dataset_options {
     bool drop_last;
     uint64_t seed;
     const char *const *bind;        /* "NAME=N" …: sizes of symbolic dims for synthetic rows, NULL-terminated */
+    bool shift_labels;              /* causal LM: label t is label t+1 of the file, the last one is ignored */
 } mpr_dataset_options;
 MPR_API MPR_MUST_USE mpr_status mpr_dataset_open(mpr_session *s, const char *const *files, int n_files, const mpr_dataset_options *options, mpr_dataset **out);
 MPR_API int64_t mpr_dataset_rows(const mpr_dataset *d);
@@ -376,6 +377,7 @@ typedef struct mpr_schedule_options {
     const char *type;          /* linear (default), cosine, constant, constant_with_warmup … */
     double warmup_steps;       /* < 1: share of total_steps */
     int64_t total_steps;
+    double learning_rate;      /* base rate, read by polynomial only (it ends at 1e-7); 0: 5e-5 */
 } mpr_schedule_options;
 /* Factor on the base learning rate by number of real updates. */
 MPR_API MPR_MUST_USE mpr_status mpr_schedule_create(mpr_session *s, const mpr_schedule_options *options, mpr_schedule **out);
@@ -421,12 +423,38 @@ MPR_API void mpr_prepared_destroy(mpr_prepared *p);
 
 /* Options by the flag names of mpr-train ("num-train-epochs" or "num_train_epochs"), with the same checks. */
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_create(mpr_context *ctx, mpr_trainer_options **out);
+/* Order of strength: default < file (load) < MPR_* variables (environment) < set, whatever the order of the
+ * calls. A list option takes one more item per set. "none" or an empty value clears an option that has no
+ * default; flags take true or false (NULL: true). MPR_E_USAGE names the allowed values, or the nearest name. */
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_set(mpr_trainer_options *o, const char *name, const char *value);
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_load(mpr_trainer_options *o, const char *yaml_file);
-MPR_API const char *mpr_trainer_options_get(const mpr_trainer_options *o, const char *name); /* NULL: unknown */
+/* Apply MPR_<NAME> variables, such as MPR_LEARNING_RATE. Lists are separated by commas. */
+MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_environment(mpr_trainer_options *o);
+/* Value as text ("true"/"false" for flags, items of a list on lines of their own, "" for none); NULL: unknown.
+ * Good until the next call on o. */
+MPR_API const char *mpr_trainer_options_get(const mpr_trainer_options *o, const char *name);
+/* Was it set by file, variable or call? */
+MPR_API bool mpr_trainer_options_is_set(const mpr_trainer_options *o, const char *name);
 /* YAML of all options with their values; freed with mpr_free_text. */
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_print(mpr_trainer_options *o, char **yaml);
 MPR_API void mpr_trainer_options_destroy(mpr_trainer_options *o);
+
+/* The option table itself, for parsing, --help and documentation: one row per option. */
+typedef enum mpr_option_kind { MPR_OPTION_FLAG, MPR_OPTION_STRING, MPR_OPTION_INT, MPR_OPTION_FLOAT, MPR_OPTION_LIST } mpr_option_kind;
+typedef struct mpr_option_row {
+    const char *name;      /* "learning-rate" */
+    char short_name;       /* 'o', or 0 */
+    const char *aliases;   /* further names, blank-separated, or NULL */
+    mpr_option_kind kind;
+    const char *def;       /* default as text; NULL: none */
+    const char *choices;   /* "a|b|prefix:*|#" ('#' = a number), the default first; NULL: any */
+    const char *range;     /* interval of numbers such as "[0,1)"; NULL: any finite number */
+    const char *argument;  /* what help calls the value; NULL for flags */
+    const char *help;
+    const char *group;
+} mpr_option_row;
+MPR_API int mpr_trainer_options_count(void);
+MPR_API const mpr_option_row *mpr_trainer_options_row(int index); /* NULL out of range */
 
 typedef enum mpr_trainer_request { MPR_CONTINUE = 0, MPR_STOP = 1, MPR_SAVE = 2, MPR_EVALUATE = 4 } mpr_trainer_request;
 

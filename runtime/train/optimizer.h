@@ -1,0 +1,59 @@
+/* Optimizers: a set of parameters, their groups, and three small plans over slots that the executor runs like
+ * any other: unscale and check, clip, step. What each operator reads is told in runtime/op/update.c. */
+#ifndef MPRI_TRAIN_OPTIMIZER_H
+#define MPRI_TRAIN_OPTIMIZER_H
+
+#include "runtime/train/session.h"
+
+typedef enum OptimizerKind { OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerKind;
+
+typedef struct OptimizerParam {
+    SessionParam *p;
+    float rate_ratio;      /* on the base rate */
+    float decay;
+} OptimizerParam;
+
+typedef enum UpdatePart { UPDATE_UNSCALE, UPDATE_CLIP, UPDATE_STEP, UPDATE_PARTS } UpdatePart;
+
+struct mpr_optimizer {
+    Handle h;
+    mpr_session *s;
+    OptimizerKind kind;
+    Arena arena;
+    OptimizerParam *params;
+    int n_params;
+    float rate;
+    AdamParams adam;       /* kind decides */
+    SgdParams sgd;
+    float decay;           /* common factor; decay_scale of a parameter is relative to it */
+    const char *prefix;    /* of its state slots, "opt0:" */
+    /* plans for the gradients that are present; made anew when that set changes */
+    Plan *plan[UPDATE_PARTS];
+    bool *planned;         /* per parameter: in the plans */
+    bool planned_any;
+};
+
+mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err);
+mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out, Err *err);
+void mpri_optimizer_destroy(mpr_optimizer *opt);
+mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, float rate, Err *err);
+float mpri_optimizer_rate(const mpr_optimizer *opt);
+bool mpri_optimizer_any_present(const mpr_optimizer *opt);
+bool mpri_optimizer_any_scaled(const mpr_optimizer *opt); /* some gradient is scaled and not unscaled */
+/* Gradients of an older window: MPR_E_ORDER. */
+mpr_status mpri_optimizer_check_generation(const mpr_optimizer *opt, Err *err);
+/* Multiply by inv and test. *checked is false when there is no gradient at all. */
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float inv, bool *checked, bool *found, Err *err);
+mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, Err *err);
+/* The update itself, unconditionally. */
+mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err);
+/* Without a scaler: check, then apply unless something is not finite. */
+mpr_status mpri_optimizer_step(mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err);
+/* Number of slots that hold its state, and their names (moments, step counters): for checkpoints. */
+int mpri_optimizer_slots(const mpr_optimizer *opt, Arena *arena, const char *const **names, Err *err);
+
+/* optimizer_plan.c: the plan of one part for the gradients present. */
+mpr_status mpri_optimizer_plan(mpr_optimizer *opt, UpdatePart part, Plan **out, Err *err);
+void mpri_optimizer_plans_free(mpr_optimizer *opt);
+
+#endif

@@ -1,0 +1,189 @@
+/* The loop of Hugging Face Accelerate, with its holes closed: a window that ends early divides by its real
+ * length, a skipped step is visible on every path, and the schedule follows real updates. */
+#include "runtime/train/prepare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Without scaling a constant scale of 1: gradients are checked and skips counted in every precision. */
+static mpr_scaler_options scaler_options(const mpr_session *s, const mpr_prepare_options *o)
+{
+    if (o->scaler) return mpri_scaler_fill(o->scaler);
+    mpr_scaler_options so = { .size = sizeof(so) };
+    if (s->o.autocast != MPR_FLOAT16) {
+        so.constant = true;
+        so.init_scale = 1;
+    }
+    return mpri_scaler_fill(&so);
+}
+
+mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data, mpr_schedule *schedule, const mpr_prepare_options *options,
+                        mpr_prepared **out, Err *err)
+{
+    *out = NULL;
+    mpr_prepare_options o;
+    TRY(mpri_take_options(&o, sizeof(o), options, "mpr_prepare_options", err));
+    if (!o.gradient_accumulation_steps) o.gradient_accumulation_steps = 1;
+    if (o.gradient_accumulation_steps < 1 || !(o.max_grad_norm >= 0) || o.epochs < 0) {
+        mpri_err_set(err, MPR_E_USAGE, "prepare: gradient_accumulation_steps %d, max_grad_norm %g, epochs %lld", o.gradient_accumulation_steps,
+                     (double)o.max_grad_norm, (long long)o.epochs);
+        return mpri_err_advice(err, "steps must be >= 1, the others >= 0");
+    }
+    if (!s->loss) {
+        mpri_err_set(err, MPR_E_USAGE, "the session has no loss to train");
+        return mpri_err_advice(err, "open the session with a loss");
+    }
+    mpr_prepared *p = CONTEXT_NEW(s->ctx, mpr_prepared);
+    if (!p) return mpri_err_nomem(err, sizeof(*p));
+    mpri_handle_init(&p->h, HANDLE_PREPARED, &s->h);
+    s->children++;
+    p->s = s;
+    p->opt = opt;
+    p->data = data;
+    p->schedule = schedule;
+    p->o = o;
+    p->base_rate = mpri_optimizer_rate(opt);
+    mpr_scaler_options so = scaler_options(s, &o);
+    p->o.scaler = NULL;
+    mpr_status status = mpri_scaler_create(s, &so, &p->scaler, err);
+    if (status != MPR_OK) {
+        mpri_prepared_destroy(p);
+        return status;
+    }
+    *out = p;
+    return MPR_OK;
+}
+
+void mpri_prepared_destroy(mpr_prepared *p)
+{
+    if (!p) return;
+    mpr_session *s = p->s;
+    mpri_scaler_destroy(p->scaler);
+    s->children--;
+    mpri_handle_end(&p->h);
+    mpri_free(&s->ctx->alloc, p);
+}
+
+static void open_window(mpr_prepared *p)
+{
+    p->length = p->o.gradient_accumulation_steps;
+    p->micro = 0;
+    p->loss_sum = 0;
+    p->loss_bad = false;
+    if (!p->data) return;
+    int64_t left = mpri_dataset_batches(p->data) - p->batch;
+    if (left < p->length) p->length = (int)left;
+}
+
+mpr_status mpri_prepared_next(mpr_prepared *p, bool *more, Err *err)
+{
+    *more = false;
+    if (!p->data) {
+        mpri_err_set(err, MPR_E_USAGE, "there is no data set to take the next batch from");
+        return mpri_err_advice(err, "pass one to mpr_prepare, or bind the batches yourself");
+    }
+    if (p->batch >= mpri_dataset_batches(p->data)) {
+        p->epoch++;
+        p->batch = 0;
+    }
+    if (p->o.epochs && p->epoch >= p->o.epochs) return MPR_OK;
+    TRY(mpri_dataset_bind(p->data, p->epoch, p->batch, &p->bound_rows, err));
+    p->bound = true;
+    *more = true;
+    return MPR_OK;
+}
+
+mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
+{
+    if (p->data && !p->bound) {
+        mpri_err_set(err, MPR_E_ORDER, "backward without a new batch");
+        return mpri_err_advice(err, "call mpr_prepared_next before each backward");
+    }
+    if (p->length && p->micro >= p->length) {
+        mpri_err_set(err, MPR_E_ORDER, "the window of %d micro-batches is full", p->length);
+        return mpri_err_advice(err, "call mpr_prepared_step after each backward");
+    }
+    if (!p->length) open_window(p);
+    float value;
+    TRY(mpri_session_forward(p->s, &value, err));
+    p->s->loss_divisor = (float)p->length;
+    mpr_status status = mpri_session_backward(p->s, p->scaler, err);
+    p->s->loss_divisor = 1;
+    TRY(status);
+    if (!isfinite(value) && !p->loss_bad) {
+        p->loss_bad = true;
+        char text[32];
+        snprintf(p->first_bad, sizeof(p->first_bad), "the loss is %s", mpri_print_f32(text, value));
+        mpri_session_first_bad(p->s, false, p->first_bad, sizeof(p->first_bad));
+    }
+    p->loss_sum += (double)value;
+    p->micro++;
+    p->batch++;
+    p->samples += p->bound_rows;
+    p->bound = false;
+    if (loss) *loss = value;
+    return MPR_OK;
+}
+
+void mpri_prepared_close_window(mpr_prepared *p)
+{
+    if (p->length && p->micro && p->micro < p->length) {
+        p->scaler->extra = (double)p->length / p->micro;
+        p->length = p->micro;
+    }
+}
+
+/* Name the culprit of a window that will be skipped; the whole search only when the run is about to end. */
+static void find_bad(mpr_prepared *p)
+{
+    const mpr_scaler *sc = p->scaler;
+    bool last = sc->o.max_consecutive_skips && sc->skips_in_row + 1 >= sc->o.max_consecutive_skips;
+    if (p->loss_bad) return;
+    p->first_bad[0] = 0;
+    if (!mpri_session_first_bad_gradient(p->s, p->first_bad, sizeof(p->first_bad))) strcpy(p->first_bad, "a gradient overflowed when it was unscaled");
+    if (last) mpri_session_first_bad(p->s, true, p->first_bad, sizeof(p->first_bad));
+}
+
+static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
+{
+    mpr_scaler *sc = p->scaler;
+    double factor = p->schedule ? mpri_schedule_factor(p->schedule, p->updates) : 1;
+    r->learning_rate = (float)((double)p->base_rate * factor);
+    r->scale = sc->o.disabled ? 1 : sc->scale;
+    r->loss = (float)(p->loss_sum / p->length);
+    TRY(mpri_optimizer_set_rate(p->opt, r->learning_rate, err));
+    TRY(mpri_scaler_unscale(sc, p->opt, err));
+    TRY(mpri_optimizer_clip(p->opt, p->o.max_grad_norm, &r->grad_norm, err));
+    if (p->loss_bad) TRY(mpri_scaler_poison(sc, p->opt, err));
+    TRY(mpri_scaler_step(sc, p->opt, &r->outcome, err));
+    if (r->outcome == MPR_STEP_SKIPPED) {
+        find_bad(p);
+        snprintf(sc->first_bad, sizeof(sc->first_bad), "%s", p->first_bad);
+        r->first_bad = p->first_bad;
+    }
+    mpr_status status = mpri_scaler_update(sc, err);
+    p->steps++;
+    if (r->outcome == MPR_STEP_UPDATED) p->updates++;
+    p->length = p->micro = 0;
+    mpr_status zeroed = mpri_session_zero_grad(p->s, err);
+    return status != MPR_OK ? status : zeroed;
+}
+
+mpr_status mpri_prepared_step(mpr_prepared *p, mpr_step_result *result, Err *err)
+{
+    if (!p->micro) {
+        mpri_err_set(err, MPR_E_ORDER, "step without a backward before it");
+        return mpri_err_advice(err, "call mpr_prepared_next and mpr_prepared_backward first");
+    }
+    mpr_step_result r = { .outcome = MPR_STEP_NOTHING };
+    mpr_status status = MPR_OK;
+    if (p->micro < p->length) {
+        r.window_open = true;
+        r.loss = (float)(p->loss_sum / p->micro);
+    } else {
+        status = close_window(p, &r, err);
+    }
+    if (result) *result = r;
+    return status;
+}

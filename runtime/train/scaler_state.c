@@ -1,0 +1,148 @@
+/* The scaler's state as JSON: torch's five keys first, then ours. Numbers are written so that they read back
+ * to the same float, so save -> load -> save gives the same bytes. A file with only torch's five keys loads
+ * with the limits that are in force. */
+#include "runtime/train/scaler.h"
+
+#include <math.h>
+#include <string.h>
+
+mpr_status mpri_scaler_save(mpr_scaler *sc, char **json, Err *err)
+{
+    *json = NULL;
+    TRY(mpri_scaler_check_idle(sc, err));
+    Text t;
+    mpri_text_init(&t, &sc->s->ctx->alloc);
+    char a[32], b[32], c[32], d[32], e[32];
+    const mpr_scaler_options *o = &sc->o;
+    if (o->disabled) {
+        mpri_text_put(&t, "{}");
+    } else {
+        mpri_text_add(&t, "{\"scale\": %s, \"growth_factor\": %s, \"backoff_factor\": %s, \"growth_interval\": %d, \"_growth_tracker\": %d, ",
+                      mpri_print_f32(a, sc->scale), mpri_print_f64(b, o->growth_factor), mpri_print_f64(c, o->backoff_factor),
+                      o->growth_interval, sc->tracker);
+        mpri_text_add(&t, "\"min_scale\": %s, \"max_scale\": %s, \"hysteresis\": %d, \"hysteresis_left\": %d, \"max_consecutive_skips\": %d, ",
+                      mpri_print_f32(d, o->min_scale), isinf(o->max_scale) ? "\"inf\"" : mpri_print_f32(e, o->max_scale), o->hysteresis,
+                      sc->hysteresis_left, o->max_consecutive_skips);
+        mpri_text_add(&t, "\"constant\": %s, \"skips_in_row\": %d, \"skips\": %lld, \"updates\": %lld, \"empty\": %lld}",
+                      o->constant ? "true" : "false", sc->skips_in_row, (long long)sc->skips, (long long)sc->updates, (long long)sc->empty);
+    }
+    if (t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(err, t.cap);
+    }
+    *json = t.text;
+    return MPR_OK;
+}
+
+#if MPR_MINIMAL
+
+mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)
+{
+    (void)sc;
+    (void)json;
+    mpri_err_set(err, MPR_E_USAGE, "this build cannot read JSON");
+    return mpri_err_advice(err, "build the library without MPR_MINIMAL");
+}
+
+#else
+
+#include <jansson.h>
+
+static mpr_status invalid(Err *err, const char *key, const char *what)
+{
+    mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler: '%s' %s", key, what);
+    return mpri_err_advice(err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
+}
+
+/* A number, or "inf". Absent: *value stays, unless needed. */
+static mpr_status read_number(const json_t *root, const char *key, bool needed, double *value, Err *err)
+{
+    const json_t *v = json_object_get(root, key);
+    if (!v) return needed ? invalid(err, key, "is missing") : MPR_OK;
+    if (json_is_string(v) && !strcmp(json_string_value(v), "inf")) {
+        *value = INFINITY;
+        return MPR_OK;
+    }
+    if (!json_is_number(v)) return invalid(err, key, "is not a number");
+    *value = json_number_value(v);
+    return MPR_OK;
+}
+
+static mpr_status read_count(const json_t *root, const char *key, bool needed, int64_t limit, int64_t *value, Err *err)
+{
+    const json_t *v = json_object_get(root, key);
+    if (!v) return needed ? invalid(err, key, "is missing") : MPR_OK;
+    if (!json_is_integer(v)) return invalid(err, key, "is not a whole number");
+    if (json_integer_value(v) < 0 || json_integer_value(v) > limit) return invalid(err, key, "is out of range");
+    *value = json_integer_value(v);
+    return MPR_OK;
+}
+
+static mpr_status load_root(mpr_scaler *sc, const json_t *root, Err *err)
+{
+    mpr_scaler_options o = sc->o;
+    double scale = 0, growth = 0, backoff = 0, min = o.min_scale, max = o.max_scale;
+    int64_t interval = 0, tracker = 0, hysteresis = o.hysteresis, left = o.hysteresis, limit = o.max_consecutive_skips;
+    int64_t row = 0, skips = 0, updates = 0, empty = 0;
+    TRY(read_number(root, "scale", true, &scale, err));
+    TRY(read_number(root, "growth_factor", true, &growth, err));
+    TRY(read_number(root, "backoff_factor", true, &backoff, err));
+    TRY(read_count(root, "growth_interval", true, INT32_MAX, &interval, err));
+    TRY(read_count(root, "_growth_tracker", true, INT32_MAX, &tracker, err));
+    TRY(read_number(root, "min_scale", false, &min, err));
+    TRY(read_number(root, "max_scale", false, &max, err));
+    TRY(read_count(root, "hysteresis", false, INT32_MAX, &hysteresis, err));
+    TRY(read_count(root, "hysteresis_left", false, INT32_MAX, &left, err));
+    TRY(read_count(root, "max_consecutive_skips", false, INT32_MAX, &limit, err));
+    TRY(read_count(root, "skips_in_row", false, INT32_MAX, &row, err));
+    TRY(read_count(root, "skips", false, INT64_MAX, &skips, err));
+    TRY(read_count(root, "updates", false, INT64_MAX, &updates, err));
+    TRY(read_count(root, "empty", false, INT64_MAX, &empty, err));
+    const json_t *constant = json_object_get(root, "constant");
+    if (constant) o.constant = json_is_true(constant);
+    o.growth_factor = growth;
+    o.backoff_factor = backoff;
+    o.growth_interval = (int32_t)interval;
+    o.min_scale = (float)min;
+    o.max_scale = (float)max;
+    o.hysteresis = (int32_t)hysteresis;
+    o.max_consecutive_skips = (int32_t)limit;
+    Err why;
+    mpri_err_clear(&why);
+    if (mpri_scaler_validate(&o, scale, &why) != MPR_OK) {
+        mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler is invalid: %s", why.message);
+        return mpri_err_advice(err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
+    }
+    sc->o = o;
+    sc->scale = (float)scale;
+    sc->tracker = (int32_t)tracker;
+    sc->hysteresis_left = (int32_t)left;
+    sc->skips_in_row = (int32_t)row;
+    sc->skips = skips;
+    sc->updates = updates;
+    sc->empty = empty;
+    return MPR_OK;
+}
+
+mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)
+{
+    if (sc->o.disabled) return MPR_OK;
+    json_error_t why;
+    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &why);
+    if (!root || !json_is_object(root)) {
+        json_decref(root);
+        mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler is not a JSON object: %s", root ? "another type" : why.text);
+        return mpri_err_advice(err, "pass what mpr_scaler_save or torch's GradScaler.state_dict gave");
+    }
+    mpr_status status;
+    if (!json_object_size(root)) {
+        mpri_err_set(err, MPR_E_CHECKPOINT, "the state is empty: it comes from a disabled loss scaler");
+        status = mpri_err_advice(err, "start the scaler afresh (--fresh-scaler)");
+    } else {
+        status = load_root(sc, root, err);
+    }
+    json_decref(root);
+    return status;
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* Session: a model made trainable.
+ *
+ * Life: open (clone the model's graph, choose trained parameters, make slots, run the prepare passes once
+ * for training and once for evaluation) -> bind inputs -> forward, backward, evaluate (a plan per bound
+ * shapes, cached) -> close. Persistent memory lies in the store, keyed by slot name; all plans of a session
+ * share one arena memory, which only grows when a plan is made, never inside a step.
+ *
+ * Gradient buffers carry a small record each (present, scaled, generation): the order rules of the loss
+ * scaler are decided by it, see scaler.c. */
+#ifndef MPRI_TRAIN_SESSION_H
+#define MPRI_TRAIN_SESSION_H
+
+#include "passes/pass.h"
+#include "runtime/base/size.h"
+#include "runtime/train/context.h"
+
+typedef enum SessionMode { MODE_TRAIN, MODE_EVAL, SESSION_MODES } SessionMode;
+
+typedef struct SessionParam {
+    int index;               /* into graph->params */
+    const char *name;        /* initializer */
+    const char *public_name;
+    const char *slot;        /* "param:<name>" */
+    const char *grad_slot;   /* "grad:<name>" */
+    Shape shape;
+    int64_t n;
+    mpr_optimizer *owner;
+    /* gradient buffer */
+    bool present;            /* something was written since it was zeroed */
+    bool scaled;             /* by `scaler`, and not unscaled yet */
+    bool unscaled;           /* mpr_scaler_unscale went over it */
+    int64_t generation;      /* of its first write since it was zeroed */
+} SessionParam;
+
+typedef struct SessionInput {
+    const char *name;
+    DType dtype;
+    Shape declared;
+    int rank;
+    int64_t dims[MPRI_MAX_RANK];
+    void *data;              /* what was bound, in `dtype` */
+    size_t bytes, capacity;
+    bool bound;
+} SessionInput;
+
+typedef struct SessionPlan {
+    SessionMode mode;
+    Plan *plan;
+    int64_t *key;            /* rank and dims of every input */
+    Value **inputs;          /* plan's value per session input, NULL when the plan does not read it */
+    bool *writes_grad;       /* per session parameter */
+    const char **output_name;
+    struct SessionPlan *next;
+} SessionPlan;
+
+struct mpr_session {
+    Handle h;
+    mpr_context *ctx;
+    mpr_model *model;
+    Arena arena;             /* options, graphs, tables */
+    Device *device;
+    Store store;
+    bool store_ready;
+    mpr_session_options o;   /* strings copied */
+    const char *loss;        /* resolved: NULL, "cross-entropy", "mse", "output:NAME" … */
+    int64_t ignore_index;
+    Profile *profile, *eval_profile;
+    PassOptions pass[SESSION_MODES];
+    Graph *graph[SESSION_MODES]; /* prepared; equal pointers when the two do not differ */
+    SessionParam *params;
+    int n_params;
+    SessionInput *inputs;
+    int n_inputs;
+    SessionPlan *plans;
+    void *memory;            /* shared arena of the plans */
+    size_t memory_bytes;
+    SessionPlan *current;    /* plan of the last forward or evaluate, NULL when inputs changed shape */
+    bool forward_done;       /* a backward may follow */
+    bool outputs_valid;
+    float last_loss;
+    float loss_divisor;
+    uint64_t forward_count;  /* number of training forwards: counter of the random operators */
+    int64_t generation;      /* window generation, advanced by the scaler */
+    mpr_scaler *scalers;     /* list: their order rules hold for all gradients */
+    void *fetch;             /* conversion buffer of mpr_session_output */
+    size_t fetch_bytes;
+    int children;            /* optimizers, scalers, datasets … alive */
+};
+
+/* ---- life (session.c) ---- */
+mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options, mpr_session **out, Err *err);
+void mpri_session_close(mpr_session *s);
+/* Copies NULL-terminated strings into an arena; NULL stays NULL. */
+mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *const **out, Err *err);
+
+/* ---- parameters (session_param.c) ---- */
+/* Applies freeze/train_only to the clone and makes slots of the trained parameters. */
+mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err);
+mpr_status mpri_session_list_params(mpr_session *s, const Graph *g, Err *err);
+/* Slot "param:<name>" in f32 instead of each trained constant, with a cast to the file's type where it differs. */
+mpr_status mpri_graph_make_param_slots(Graph *g, Err *err);
+/* By initializer name or public name; MPR_E_USAGE offers the nearest. */
+mpr_status mpri_session_find_param(mpr_session *s, const char *name, SessionParam **out, Err *err);
+void mpri_param_describe(const Graph *g, const Param *p, mpr_parameter_info *out);
+mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err);
+mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
+mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err);
+mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
+/* A further backward by hand: added in f32, with the order rules of mpr_session_backward. */
+mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
+mpr_status mpri_session_zero_grad(mpr_session *s, Err *err);
+/* The slot of the store; made (zeroed) when it is not there yet. */
+mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t, const Shape *shape, int param, StoreSlot **out, Err *err);
+mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err);
+
+/* ---- plans (session_plan.c) ---- */
+/* The plan for the shapes bound so far, made when there is none yet. */
+mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out, Err *err);
+/* A plan that keeps every value, for finding the first non-finite one. The caller destroys it. */
+mpr_status mpri_session_plan_forensic(mpr_session *s, Plan **out, Err *err);
+void mpri_session_plans_free(mpr_session *s);
+mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err);
+mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *err);
+
+/* ---- running (session_run.c) ---- */
+mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype, const int64_t *dims, int rank, Err *err);
+mpr_status mpri_session_forward(mpr_session *s, float *loss, Err *err);
+mpr_status mpri_session_evaluate(mpr_session *s, float *loss, Err *err);
+mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err);
+mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out, Err *err);
+mpr_status mpri_session_label_count(mpr_session *s, double *count, Err *err);
+/* Some scaler of the session is enabled: gradients that are set by hand count as scaled. */
+bool mpri_session_scales(const mpr_session *s);
+SessionInput *mpri_session_find_input(mpr_session *s, const char *name); /* NULL when there is none */
+/* Name under which labels are bound: of the options, else "labels". */
+const char *mpri_session_labels(const mpr_session *s);
+
+/* ---- forensics (forensics.c) ---- */
+/* First non-finite tensor of the last forward (and backward): text into buf. False when all are finite. */
+bool mpri_session_first_bad(mpr_session *s, bool backward, char *buf, size_t size);
+/* First non-finite parameter gradient as it lies in its buffer: cheap, one sweep. */
+bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size);
+/* Index of the first non-finite element, -1 when there is none. */
+int64_t mpri_first_nonfinite(DType t, const void *data, int64_t n);
+
+#endif

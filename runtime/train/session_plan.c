@@ -1,0 +1,235 @@
+/* Plans of a session: one per mode and bound shapes, cached; all share one arena memory.
+ *
+ * Memory grows only here, when a plan is made: the old block goes, the new one is given to every plan. The
+ * values of the last forward are gone then, which is why making a plan invalidates `forward_done`. */
+#include "runtime/train/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int key_length(const mpr_session *s)
+{
+    return s->n_inputs * (1 + MPRI_MAX_RANK);
+}
+
+static void fill_key(const mpr_session *s, int64_t *key)
+{
+    for (int i = 0; i < s->n_inputs; i++) {
+        const SessionInput *in = &s->inputs[i];
+        int64_t *k = key + i * (1 + MPRI_MAX_RANK);
+        k[0] = in->bound ? in->rank : -1;
+        for (int d = 0; d < MPRI_MAX_RANK; d++) k[1 + d] = in->bound && d < in->rank ? in->dims[d] : 0;
+    }
+}
+
+static bool key_matches(const mpr_session *s, const int64_t *key)
+{
+    for (int i = 0; i < s->n_inputs; i++) {
+        const SessionInput *in = &s->inputs[i];
+        const int64_t *k = key + i * (1 + MPRI_MAX_RANK);
+        if (k[0] != (in->bound ? in->rank : -1)) return false;
+        for (int d = 0; in->bound && d < in->rank; d++)
+            if (k[1 + d] != in->dims[d]) return false;
+    }
+    return true;
+}
+
+static mpr_status need_inputs(mpr_session *s, const Graph *g, Err *err)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        const SessionInput *in = mpri_session_find_input(s, g->inputs[i].value->name);
+        const Value *v = g->inputs[i].value;
+        if ((in && in->bound) || (!v->n_uses && !v->n_outputs)) continue;
+        mpri_err_set(err, MPR_E_DATA, "input '%s' is not bound", mpri_err_name(g->inputs[i].value->name));
+        return mpri_err_advice(err, "bind every input with mpr_session_bind before the pass");
+    }
+    return MPR_OK;
+}
+
+static mpr_status bind_dims(mpr_session *s, const Graph *g, DimBinding *binding, Err *err)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        const Value *v = g->inputs[i].value;
+        const SessionInput *in = mpri_session_find_input(s, v->name);
+        if (!in || !in->bound) continue;
+        for (int d = 0; d < in->rank && v->shape.rank >= 0; d++) {
+            if (mpri_dim_bind(binding, v->shape.d[d], in->dims[d])) continue;
+            char text[128], have[64] = "";
+            mpri_dim_print(g->sym, v->shape.d[d], text, sizeof(text));
+            Dim bound = mpri_dim_eval(binding, v->shape.d[d]);
+            if (mpri_dim_const(bound)) snprintf(have, sizeof(have), ", which is %lld by another input", (long long)bound);
+            mpri_err_set(err, MPR_E_SHAPE, "input '%s': dim %d is %lld, the model says %s%s", mpri_err_name(v->name), d,
+                         (long long)in->dims[d], text, have);
+            return mpri_err_advice(err, "give all inputs of one batch the same symbolic dims");
+        }
+    }
+    return MPR_OK;
+}
+
+/* A graph with the bound dims, after all bind passes, in `arena`. */
+static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bool no_fuse, Graph **out, Err *err)
+{
+    Graph *g = mpri_graph_clone(s->graph[mode], arena);
+    if (!g) return mpri_err_nomem(err, 0);
+    TRY(need_inputs(s, g, err));
+    DimBinding *binding = mpri_binding_create(arena, g->sym);
+    if (!binding) return mpri_err_nomem(err, 0);
+    TRY(bind_dims(s, g, binding, err));
+    PassOptions o = s->pass[mode];
+    o.grads = mode == MODE_TRAIN && s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
+    o.no_fuse = no_fuse;
+    Arena scratch;
+    mpri_arena_init(&scratch, &s->ctx->alloc, 0);
+    PassCtx ctx = {
+        .scratch = &scratch, .alloc = &s->ctx->alloc, .log = &s->ctx->log, .o = &o, .ref = &s->device->kernels, .binding = binding,
+    };
+    mpr_status status = mpri_passes_run(&ctx, STAGE_BIND, g, err);
+    mpri_arena_destroy(&scratch);
+    *out = g;
+    return status;
+}
+
+static mpr_status make_plan(mpr_session *s, SessionMode mode, bool keep_all, Plan **out, Err *err)
+{
+    Arena arena;
+    mpri_arena_init(&arena, &s->ctx->alloc, 0);
+    Graph *g = NULL;
+    mpr_status status = bound_graph(s, mode, &arena, keep_all, &g, err);
+    if (status != MPR_OK) {
+        mpri_arena_destroy(&arena);
+        return status;
+    }
+    PlanOptions o = { .kernels = s->o.kernels, .keep_all = keep_all };
+    return mpri_plan_create(s->device, &s->store, g, arena, &o, out, err);
+}
+
+static mpr_status check_memory(const mpr_session *s, const Plan *p, Err *err)
+{
+    int64_t limit = mpri_context_memory(s->ctx);
+    size_t need = p->arena_bytes;
+    for (int c = SLOT_PARAM; c <= SLOT_STATE; c++) need += mpri_store_bytes(&s->store, (SlotClass)c);
+    if ((uint64_t)need <= (uint64_t)limit) return MPR_OK;
+    mpri_err_set(err, MPR_E_NOMEM, "these shapes need %zu bytes (%zu of them activations and workspace), allowed are %lld", need,
+                 p->arena_bytes, (long long)limit);
+    return mpri_err_advice(err, "use a smaller batch, or raise mpr_limits.memory_bytes");
+}
+
+/* Memory for the plan, grown when it is too small; then every plan gets the new pointers. */
+static mpr_status share_memory(mpr_session *s, Plan *p, Err *err)
+{
+    if (p->arena_bytes > s->memory_bytes || !s->memory) {
+        void *memory = NULL;
+        size_t bytes = p->arena_bytes ? p->arena_bytes : 64;
+        TRY(s->device->mem_alloc(s->device, bytes, &memory, err));
+        for (SessionPlan *sp = s->plans; sp; sp = sp->next) {
+            mpr_status status = mpri_plan_bind_memory(sp->plan, memory, err);
+            if (status != MPR_OK) {
+                s->device->mem_free(s->device, memory);
+                return status;
+            }
+        }
+        s->device->mem_free(s->device, s->memory);
+        s->memory = memory;
+        s->memory_bytes = bytes;
+        s->current = NULL;
+        s->forward_done = s->outputs_valid = false;
+    }
+    return mpri_plan_bind_memory(p, s->memory, err);
+}
+
+static mpr_status index_plan(mpr_session *s, SessionPlan *sp, Err *err)
+{
+    Plan *p = sp->plan;
+    sp->key = ARENA_ARRAY(&p->arena, int64_t, key_length(s) + 1);
+    sp->inputs = ARENA_ARRAY(&p->arena, Value *, s->n_inputs + 1);
+    sp->writes_grad = ARENA_ARRAY(&p->arena, bool, s->n_params + 1);
+    if (!sp->key || !sp->inputs || !sp->writes_grad) return mpri_err_nomem(err, 0);
+    fill_key(s, sp->key);
+    for (int i = 0; i < s->n_inputs; i++) sp->inputs[i] = mpri_plan_input(p, s->inputs[i].name);
+    for (int i = 0; i < s->n_params; i++)
+        for (int k = 0; k < p->graph->n_slots && !sp->writes_grad[i]; k++)
+            sp->writes_grad[i] = !strcmp(p->graph->slots[k].name, s->params[i].grad_slot);
+    return MPR_OK;
+}
+
+mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out, Err *err)
+{
+    for (SessionPlan *sp = s->plans; sp; sp = sp->next)
+        if (sp->mode == mode && key_matches(s, sp->key)) {
+            *out = sp;
+            return MPR_OK;
+        }
+    SessionPlan *sp = CONTEXT_NEW(s->ctx, SessionPlan);
+    if (!sp) return mpri_err_nomem(err, sizeof(*sp));
+    sp->mode = mode;
+    mpr_status status = make_plan(s, mode, false, &sp->plan, err);
+    if (status == MPR_OK) status = check_memory(s, sp->plan, err);
+    if (status == MPR_OK) status = index_plan(s, sp, err);
+    if (status == MPR_OK) status = share_memory(s, sp->plan, err);
+    if (status != MPR_OK) {
+        mpri_plan_destroy(sp->plan);
+        mpri_free(&s->ctx->alloc, sp);
+        return status;
+    }
+    sp->next = s->plans;
+    s->plans = sp;
+    *out = sp;
+    return MPR_OK;
+}
+
+mpr_status mpri_session_plan_forensic(mpr_session *s, Plan **out, Err *err)
+{
+    TRY(make_plan(s, MODE_TRAIN, true, out, err));
+    mpr_status status = mpri_plan_bind_memory(*out, NULL, err);
+    if (status == MPR_OK) return MPR_OK;
+    mpri_plan_destroy(*out);
+    *out = NULL;
+    return status;
+}
+
+void mpri_session_plans_free(mpr_session *s)
+{
+    while (s->plans) {
+        SessionPlan *sp = s->plans;
+        s->plans = sp->next;
+        mpri_plan_destroy(sp->plan);
+        mpri_free(&s->ctx->alloc, sp);
+    }
+    if (s->device) s->device->mem_free(s->device, s->memory);
+    s->memory = NULL;
+    s->memory_bytes = 0;
+}
+
+mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err)
+{
+    SessionPlan *sp = s->current;
+    if (!sp) TRY(mpri_session_plan(s, MODE_TRAIN, &sp, err));
+    const Plan *p = sp->plan;
+    size_t size = out->size;
+    mpr_memory_bill bill = {
+        .size = sizeof(bill),
+        .parameters = mpri_store_bytes(&s->store, SLOT_PARAM),
+        .gradients = mpri_store_bytes(&s->store, SLOT_GRAD),
+        .optimizer = mpri_store_bytes(&s->store, SLOT_MOMENT),
+        .activations = p->arena_bytes,
+        .activations_lower_bound = p->live_bound_bytes,
+        .constants = p->const_bytes,
+        .inputs = p->input_bytes,
+    };
+    memcpy(out, &bill, size && size < sizeof(bill) ? size : sizeof(bill));
+    out->size = size ? size : sizeof(bill);
+    return MPR_OK;
+}
+
+mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *err)
+{
+    SessionPlan *sp;
+    TRY(mpri_session_plan(s, MODE_TRAIN, &sp, err));
+    double sum = 0;
+    for (int i = 0; i < sp->plan->n_steps; i++) {
+        const PlanStep *step = &sp->plan->steps[i];
+        if (train || step->segment == SEG_FORWARD) sum += step->flops;
+    }
+    *flops = sum;
+    return MPR_OK;
+}

@@ -362,6 +362,16 @@ void mpri_node_remove(Graph *g, Node *n)
     node_unlink(g, n);
 }
 
+void mpri_node_drop_output(Graph *g, Node *n, int i)
+{
+    Value *v = n->out[i];
+    if (!v) return;
+    assert(v->n_uses == 0 && v->n_outputs == 0);
+    forget_name(g, v);
+    v->def = NULL;
+    n->out[i] = NULL;
+}
+
 void mpri_node_set_origin(Graph *g, Node *n, const Node *from)
 {
     if (n == from || from->origin.n == 0) return;

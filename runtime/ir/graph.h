@@ -155,6 +155,8 @@ mpr_status mpri_node_add_input(Graph *g, Node *n, Value *v, Err *err);
 /* One more output: the first place that is NULL, or a new one at the end. The new value has no type yet;
  * run mpri_infer_node. Gradient rules use it to ask a forward node for its statistics. */
 mpr_status mpri_node_add_output(Graph *g, Node *n, Err *err);
+/* Output i is not wanted any more; it has no uses. */
+void mpri_node_drop_output(Graph *g, Node *n, int i);
 void mpri_node_move_before(Graph *g, Node *n, Node *before); /* NULL = to the end */
 void mpri_node_remove(Graph *g, Node *n);  /* outputs must have no uses */
 /* Every use of `from` (nodes and graph outputs) becomes a use of `to`. */

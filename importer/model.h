@@ -76,6 +76,7 @@ typedef struct Import {
     Onnx__SparseTensorProto **sparse; int n_sparse;
     FunctionProto **functions; int n_functions;
     const char *graph_name;
+    struct FoldedName *folded; /* names.c */
 } Import;
 
 /* load.c: unpack what the pre-scan accepted into the lists of im. */

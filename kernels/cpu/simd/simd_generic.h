@@ -127,4 +127,14 @@ VF_FN vh vf_to_bf16(vf x)
 
 VF_FN float vf_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 
+/* r[i][j] and r[j][i] change places. */
+VF_FN void vf_transpose(vf r[VF_LANES])
+{
+    vf a = r[0], b = r[1], c = r[2], d = r[3];
+    r[0] = (vf){a[0], b[0], c[0], d[0]};
+    r[1] = (vf){a[1], b[1], c[1], d[1]};
+    r[2] = (vf){a[2], b[2], c[2], d[2]};
+    r[3] = (vf){a[3], b[3], c[3], d[3]};
+}
+
 #endif

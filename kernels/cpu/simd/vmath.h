@@ -3,7 +3,7 @@
  *
  * Range reduction by Cody and Waite (Software Manual for the Elementary Functions, 1980); polynomials are
  * minimax fits of our own (Lawson's weights on Chebyshev nodes). The normal distribution function is
- * exp(-t^2/2) q(t), q a polynomial in 1/(t + 2.5): relative accuracy holds far into the lower tail, which
+ * exp(-t^2/2) q(t), q a ratio of polynomials: relative accuracy holds far into the lower tail, which
  * 1 + erf(x) loses.
  *
  * Trap: without a fused multiply-add (VF_HAS_FMA 0) products are rounded, so the constants of the reductions
@@ -94,16 +94,15 @@ VF_FN vf vf_exp_half_square_(vf t)
     return vf_exp_core_(s * vf_set1(-0.5f), low * vf_set1(-0.5f));
 }
 
-/* For t in [0, 14.4]: q(t) = exp(t^2 / 2) (1 - Phi(t)). */
-VF_FN vf vf_tail_ratio_(vf t)
+/* For t in [0, 14.4]: exp(t^2 / 2) (1 - Phi(t)) is the first over *below; all terms are positive. */
+VF_FN vf vf_tail_ratio_(vf t, vf *below)
 {
-    static const float c[] = {0.7724461555480957f, 0.4027784466743469f, 0.09199536591768265f,
-                              -0.011412070132791996f, -0.00773530313745141f, 0.0015740517992526293f,
-                              0.0006462613237090409f, -0.0003077542642131448f, -1.8391436242382042e-05f,
-                              3.7950576370349154e-05f, -4.695920324593317e-06f};
-    vf w = vf_set1(1.0f) / (t + vf_set1(2.5f));
-    vf u = (w - vf_set1(0.229069767f)) * vf_set1(5.85034013f);
-    return w * vf_poly_(u, c, 11);
+    static const float n[] = {0.5f, 0.4384971559047699f, 0.18338516354560852f, 0.04068386182188988f,
+                              0.004123841878026724f};
+    static const float d[] = {1.0f, 1.6748793125152588f, 1.2031258344650269f, 0.46986672282218933f,
+                              0.10198569297790527f, 0.010336820967495441f};
+    *below = vf_poly_(t, d, 6);
+    return vf_poly_(t, n, 5);
 }
 
 VF_FN vf vf_erf(vf x)
@@ -115,8 +114,9 @@ VF_FN vf vf_erf(vf x)
     vf a = vf_abs(x), z = x * x;
     vf small = vf_fma(x, vf_poly_(z, c, 7), x);
     vf t = vf_min(vf_set1(6.0f), a * vf_set1(1.41421356f));
-    vf tail = vf_exp_core_(t * t * vf_set1(-0.5f), vf_zero()) * vf_tail_ratio_(t);
-    vf large = vf_copysign(one - (tail + tail), x);
+    vf below, above = vf_tail_ratio_(t, &below);
+    vf tail = vf_exp_core_(t * t * vf_set1(-0.5f), vf_zero()) * (above + above) / below;
+    vf large = vf_copysign(one - tail, x);
     return vf_blend(vm_lt(a, vf_set1(0.95f)), small, large);
 }
 
@@ -124,7 +124,8 @@ VF_FN vf vf_erf(vf x)
 VF_FN vf vf_gelu(vf x)
 {
     vf t = vf_min(vf_set1(14.4f), vf_abs(x)); /* NaN stays: vf_min gives its second operand */
-    vf low = t * vf_tail_ratio_(t) * vf_exp_half_square_(t);
+    vf below, above = vf_tail_ratio_(t, &below);
+    vf low = t * above * vf_exp_half_square_(t) / below;
     return vf_max(x, vf_zero()) - low;
 }
 /* Phi(x) + x phi(x), to 2 ulp of Phi(x) or of the result, whichever is larger (there is a zero near -0.75). */
@@ -132,7 +133,8 @@ VF_FN vf vf_gelu_grad(vf x)
 {
     const vf one = vf_set1(1.0f);
     vf t = vf_min(vf_set1(14.4f), vf_abs(x)), e = vf_exp_half_square_(t);
-    vf low = e * vf_fnma(t, vf_set1(0.398942280f), vf_tail_ratio_(t)); /* the value at -t */
+    vf below, above = vf_tail_ratio_(t, &below);
+    vf low = e * vf_fnma(t, vf_set1(0.398942280f), above / below); /* the value at -t */
     return vf_blend(vm_lt(x, vf_zero()), low, one - low);
 }
 
@@ -142,8 +144,10 @@ VF_FN vf vf_exp_tanh_arg_(vf t)
     t = vf_min(vf_set1(11.0f), t);
 #if VF_HAS_FMA
     vf z = t * t, zl = vf_fma(t, t, vf_neg(z));
-    vf k = vf_fma(z, vf_set1(0.0713548163f), vf_set1(1.59576912f));
-    vf kl = vf_fma(z, vf_set1(0.0713548163f), vf_set1(1.59576912f) - k);
+    vf p = z * vf_set1(0.0713548163f), pl = vf_fma(z, vf_set1(0.0713548163f), vf_neg(p));
+    vf k = p + vf_set1(1.59576912f), back = k - p; /* Knuth's exact sum of two */
+    vf kl = (p - (k - back)) + (vf_set1(1.59576912f) - back);
+    kl = kl + pl + vf_fma(z, vf_set1(2.3988324e-09f), vf_set1(-4.53406804e-08f));
     vf u = t * k, ul = vf_fma(t, k, vf_neg(u));
     ul = vf_fma(t, vf_fma(zl, vf_set1(0.0713548163f), kl), ul);
     return vf_exp_core_(vf_neg(u), vf_neg(ul));

@@ -31,6 +31,13 @@ static bool may_cast(const Node *n, int k)
     return mpri_prepare_eligible(n->in[k]) && !(k < 32 && n->op->fixed_in >> k & 1);
 }
 
+/* Normalisations compute in f32 whatever they read: scale and bias stay the f32 masters beside a low x. */
+static bool keeps_f32(const Node *n, int k, CastClass cls, DType t)
+{
+    bool mixed = (n->op->flags & OPF_MIXED_IN) && !(n->op->flags & OPF_ELEMENTWISE);
+    return cls == CAST_KEEP && mixed && mpri_dtype_is_low(t) && n->in[k]->dtype == MPR_FLOAT32;
+}
+
 /* ---- casts ---- */
 
 static bool is_cast_to(const Node *n, DType t)
@@ -145,11 +152,11 @@ static bool masks(const Node *n)
     return mpri_is(n, OP_Where) || mpri_is(n, OP_Add) || mpri_is(n, OP_Sub);
 }
 
-/* Does a constant of n not fit? Either n goes to f32 (*t, *why change) or the constant is clamped. */
-static mpr_status guard(Autocast *a, const Node *n, bool by_rule, DType *t, const char **why, bool *saturate)
+/* Does a constant of n not fit? Either n goes to f32 (*t and *d change) or the constant is clamped. */
+static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rule, DType *t, bool *saturate)
 {
     for (int k = 0; k < n->n_in; k++) {
-        if (!may_cast(n, k) || n->in[k]->dtype == *t) continue;
+        if (!may_cast(n, k) || n->in[k]->dtype == *t || keeps_f32(n, k, d->cls, *t)) continue;
         double x = 0;
         const Value *c = NULL;
         RangeFault fault = mpri_autocast_range(n->in[k], *t, &x, &c);
@@ -157,7 +164,7 @@ static mpr_status guard(Autocast *a, const Node *n, bool by_rule, DType *t, cons
         char number[32];
         mpri_print_f32(number, (float)x);
         const char *becomes = fault == RANGE_UNDERFLOW ? "0" : x < 0 ? "-inf" : "inf";
-        if (fault == RANGE_OVERFLOW && (clamps(n) || (masks(n) && by_rule))) {
+        if (fault == RANGE_OVERFLOW && (clamps(n) || (masks(n) && by_rule && d->cls == CAST_LOW))) {
             *saturate = true;
             if (!clamps(n))
                 mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): constant '%s' = %s becomes %s in %s; clamped to %s",
@@ -165,10 +172,11 @@ static mpr_status guard(Autocast *a, const Node *n, bool by_rule, DType *t, cons
                          mpri_dtype_name(*t), x < 0 ? "the least finite value" : "the largest finite value");
             continue;
         }
-        *why = mpri_arena_printf(a->g->arena, "constant '%s' = %s becomes %s in %s: kept in f32", mpri_err_name(c->name), number,
-                                 becomes, mpri_dtype_name(*t));
-        if (!*why) return mpri_err_nomem(a->err, 128);
-        mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name, *why);
+        const char *why = mpri_arena_printf(a->g->arena, "constant '%s' = %s becomes %s in %s: kept in f32",
+                                            mpri_err_name(c->name), number, becomes, mpri_dtype_name(*t));
+        if (!why) return mpri_err_nomem(a->err, 128);
+        mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name, why);
+        *d = (CastDecision){CAST_FP32, why};
         *t = MPR_FLOAT32;
         *saturate = false;
         return MPR_OK;
@@ -206,9 +214,9 @@ static mpr_status visit(Autocast *a, Node *n)
     DType t;
     TRY(compute_type(a, n, d.cls, &t));
     if (t == MPR_DTYPE_NONE) return mpri_infer_node(a->g, n, a->err);
-    if (mpri_dtype_is_low(t)) TRY(guard(a, n, by_rule && d.cls == CAST_LOW, &t, &d.why, &saturate));
+    if (mpri_dtype_is_low(t)) TRY(guard(a, n, &d, by_rule, &t, &saturate));
     for (int k = 0; k < n->n_in; k++) {
-        if (!may_cast(n, k)) continue;
+        if (!may_cast(n, k) || keeps_f32(n, k, d.cls, t)) continue;
         Value *v;
         TRY(cast_to(a, n->in[k], t, saturate, d.why, &v));
         if (v != n->in[k]) a->changed = true;

@@ -46,14 +46,11 @@ static mpr_status rewrite_sce(Graph *g, Node *n, Err *err)
 {
     const SoftmaxCrossEntropyLossParams *sp = n->params;
     Builder b = mpri_rewrite_builder(g, n, err);
-    Value *old_log = n->n_out > 1 ? n->out[1] : NULL;
+    Value *old_log = n->n_out > 1 ? n->out[1] : NULL, *new_log = NULL;
     if (old_log && old_log->n_uses + old_log->n_outputs > 0) {
-        Value *p = log_prob(&b, n);
+        new_log = log_prob(&b, n);
         TRY(b.failed);
-        const char *name = old_log->name;
-        mpri_value_replace(g, old_log, p);
-        mpri_value_rename(g, old_log, mpri_graph_fresh_name(g, name));
-        mpri_value_rename(g, p, name);
+        mpri_value_replace(g, old_log, new_log);
     }
     CrossEntropyParams p;
     mpri_params_default(&mpri_op_CrossEntropy, &p);
@@ -61,12 +58,12 @@ static mpr_status rewrite_sce(Graph *g, Node *n, Err *err)
     p.ignore_index = sp->ignore_index;
     p.reduction = sp->reduction;
     Value *weights = n->n_in > 2 ? n->in[2] : NULL;
-    Value *in[3] = {n->in[0], n->in[1], weights}, *loss[3];
-    (void)mpri_build(&b, OP_CrossEntropy, &p, weights ? 3 : 2, in, 3, loss);
-    Value *to = mpri_build_cast(&b, loss[0], n->out[0]->dtype);
+    Value *in[3] = {n->in[0], n->in[1], weights};
+    Value *loss = mpri_build(&b, OP_CrossEntropy, &p, weights ? 3 : 2, in, 1, NULL);
+    Value *to = mpri_build_cast(&b, loss, n->out[0]->dtype);
     TRY(b.failed);
-    mpri_def(loss[0])->why = n->why;
     mpri_rewrite_supplant(g, n, to);
+    if (new_log) mpri_value_rename(g, new_log, old_log->name);
     return MPR_OK;
 }
 
@@ -129,7 +126,7 @@ static mpr_status cross_entropy(Builder *b, const PassOptions *o, Value *logits,
     if (logits->shape.rank < 1) return no_rank(logits, b->err);
     Shape shape = {.rank = logits->shape.rank - 1};
     memcpy(shape.d, logits->shape.d, (size_t)shape.rank * sizeof *shape.d);
-    Value *labels, *out[3];
+    Value *labels;
     TRY(labels_input(o, b->g, MPR_INT64, &shape, &labels, b->err));
     CrossEntropyParams p;
     mpri_params_default(&mpri_op_CrossEntropy, &p);
@@ -137,16 +134,16 @@ static mpr_status cross_entropy(Builder *b, const PassOptions *o, Value *logits,
     p.ignore_index = o->ignore_index;
     p.label_smoothing = o->label_smoothing;
     p.reduction = "mean";
-    *loss = mpri_build(b, OP_CrossEntropy, &p, 2, (Value *[]){logits, labels}, 3, out);
+    *loss = mpri_build(b, OP_CrossEntropy, &p, 2, (Value *[]){logits, labels}, 1, NULL);
     return b->failed;
 }
 
 static mpr_status mse(Builder *b, const PassOptions *o, Value *pred, Value **loss)
 {
     if (pred->shape.rank < 0) return no_rank(pred, b->err);
-    Value *target, *out[2];
+    Value *target;
     TRY(labels_input(o, b->g, MPR_FLOAT32, &pred->shape, &target, b->err));
-    *loss = mpri_build(b, OP_MseLoss, NULL, 2, (Value *[]){pred, target}, 2, out);
+    *loss = mpri_build(b, OP_MseLoss, NULL, 2, (Value *[]){pred, target}, 1, NULL);
     return b->failed;
 }
 

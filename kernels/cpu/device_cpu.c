@@ -1,5 +1,5 @@
-/* The CPU device: kernels of this folder, then the reference kernels, on one thread pool. MPR_CPU_ISA may
- * lower the instruction set, so that tests run all of them on one machine. */
+/* The CPU device: kernels of this folder, then the reference kernels, on one thread pool.
+ * MPR_CPU_ISA may lower the instruction set, so that tests run all of them on one machine. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,8 @@ static mpr_status choose_isa(int *isa, Err *err)
         if (*allowed) strcat(allowed, ", ");
         strcat(allowed, mpri_isa_name(i));
     }
-    mpri_err_set(err, MPR_E_USAGE, "MPR_CPU_ISA is '%s'; this processor runs %s", mpri_err_name(name), allowed);
+    mpri_err_set(err, MPR_E_USAGE, "MPR_CPU_ISA is '%s'; this processor runs %s",
+                 mpri_err_name(name), allowed);
     return mpri_err_advice(err, "unset MPR_CPU_ISA, or take one of these");
 }
 
@@ -58,11 +59,15 @@ static mpr_status cpu_alloc(Device *d, size_t bytes, void **out, Err *err)
     return MPR_OK;
 }
 
-static void cpu_free(Device *d, void *p) { mpri_free(d->alloc, p); }
+static void cpu_free(Device *d, void *p)
+{
+    mpri_free(d->alloc, p);
+}
 
 static mpr_status cpu_copy(Device *d, void *dst, const void *src, size_t bytes, Err *err)
 {
-    (void)d; (void)err;
+    (void)d;
+    (void)err;
     memcpy(dst, src, bytes);
     return MPR_OK;
 }
@@ -85,8 +90,16 @@ mpr_status mpri_device_cpu(const Alloc *alloc, int threads, Device **out, Err *e
         mpri_threads_destroy(pool);
         return mpri_err_nomem(err, sizeof *d);
     }
-    *d = (Device){.name = "cpu", .kernels = cpu_kernels(), .isa = isa, .isa_name = mpri_isa_name(isa), .threads = pool,
-                  .alloc = alloc, .mem_alloc = cpu_alloc, .mem_free = cpu_free, .copy_in = cpu_copy, .copy_out = cpu_copy,
+    *d = (Device){.name = "cpu",
+                  .kernels = cpu_kernels(),
+                  .isa = isa,
+                  .isa_name = mpri_isa_name(isa),
+                  .threads = pool,
+                  .alloc = alloc,
+                  .mem_alloc = cpu_alloc,
+                  .mem_free = cpu_free,
+                  .copy_in = cpu_copy,
+                  .copy_out = cpu_copy,
                   .destroy = cpu_destroy};
     *out = d;
     return MPR_OK;

@@ -1,5 +1,5 @@
-/* Arenas: a list of blocks, the newest first. Small requests are cut from the head block; a request that
- * would waste most of a new block gets a block of its own behind the head. */
+/* Arenas: a list of blocks, the newest first. Small requests are cut from the head block; a request
+ * that would waste most of a new block gets a block of its own behind the head. */
 #include "runtime/base/arena.h"
 
 #include <stdint.h>

@@ -1,8 +1,9 @@
 /* Element types and their conversions.
  *
- * Narrowing rounds once, to nearest even, in integer arithmetic on the bits of the wider number (IEEE 754
- * binary formats; bfloat16 is the upper half of binary32). The trap: narrowing a double by way of float
- * rounds twice and gets some ties wrong, so every format has its own way from double. */
+ * Narrowing rounds once, to nearest even, in integer arithmetic on the bits of the wider number
+ * (IEEE 754 binary formats; bfloat16 is the upper half of binary32). The trap: narrowing a double
+ * by way of float rounds twice and gets some ties wrong, so every format has its own way from
+ * double. */
 #include "runtime/base/dtype.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 size_t mpri_dtype_size(DType t)
 {
     switch ((int)t) {
-#define X(constant, number, text, bytes, kind) case number: return bytes;
+#define X(constant, number, text, bytes, kind)                                                     \
+    case number: return bytes;
         MPRI_DTYPES(X)
 #undef X
     }
@@ -22,7 +24,8 @@ size_t mpri_dtype_size(DType t)
 static char dtype_kind(DType t)
 {
     switch ((int)t) {
-#define X(constant, number, text, bytes, kind) case number: return kind;
+#define X(constant, number, text, bytes, kind)                                                     \
+    case number: return kind;
         MPRI_DTYPES(X)
 #undef X
     }
@@ -37,7 +40,8 @@ const char *mpri_dtype_name(DType t)
     };
     switch ((int)t) {
     case MPR_DTYPE_NONE: return "undefined";
-#define X(constant, number, text, bytes, kind) case number: return text;
+#define X(constant, number, text, bytes, kind)                                                     \
+    case number: return text;
         MPRI_DTYPES(X)
 #undef X
     }
@@ -46,8 +50,9 @@ const char *mpri_dtype_name(DType t)
 }
 
 static const char *const long_names[] = {
-    "undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string",
-    "bool", "float16", "float64", "uint32", "uint64", "complex64", "complex128", "bfloat16",
+    "undefined", "float32", "uint8",     "int8",       "uint16",   "int16",
+    "int32",     "int64",   "string",    "bool",       "float16",  "float64",
+    "uint32",    "uint64",  "complex64", "complex128", "bfloat16",
 };
 
 const char *mpri_dtype_long(DType t)
@@ -58,7 +63,7 @@ const char *mpri_dtype_long(DType t)
 
 DType mpri_dtype_parse(const char *text)
 {
-#define X(constant, number, name, bytes, kind) \
+#define X(constant, number, name, bytes, kind)                                                     \
     if (!strcmp(text, name) || !strcmp(text, long_names[number])) return constant;
     MPRI_DTYPES(X)
 #undef X
@@ -125,7 +130,8 @@ static uint16_t narrow(double d, int mant, int bias)
         e = 1;
     }
     if (shift > 53) return (uint16_t)sign;
-    uint64_t q = significand >> shift, rest = significand & ((1ull << shift) - 1), half = 1ull << (shift - 1);
+    uint64_t q = significand >> shift, rest = significand & ((1ull << shift) - 1),
+             half = 1ull << (shift - 1);
     if (rest > half || (rest == half && (q & 1))) q++;
     /* q holds the implicit bit; adding lets a carry move into the exponent by itself. */
     uint64_t bits = ((uint64_t)(e - 1) << mant) + q;
@@ -140,7 +146,8 @@ float mpri_f16_to_f32(uint16_t h)
         float v = (float)fraction * 0x1p-24f;
         return f32_from_bits(sign | f32_bits(v));
     }
-    if (exponent == 31) return f32_from_bits(sign | 0x7F800000 | fraction << 13 | (fraction ? 1u << 22 : 0));
+    if (exponent == 31)
+        return f32_from_bits(sign | 0x7F800000 | fraction << 13 | (fraction ? 1u << 22 : 0));
     return f32_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
@@ -185,7 +192,8 @@ double mpri_load_f64(DType t, const void *p, int64_t i)
     }
 }
 
-/* Truncation toward zero, saturating; NaN gives 0. low and high are powers of two or their neighbours. */
+/* Truncation toward zero, saturating; NaN gives 0. low and high are powers of two or their
+ * neighbours. */
 static int64_t saturate(double v, int64_t low, int64_t high)
 {
     if (isnan(v)) return 0;

@@ -23,8 +23,10 @@ static void trim_utf8(char *s)
 static void format(char *dst, size_t size, const char *fmt, va_list args)
 {
     int n = vsnprintf(dst, size, fmt, args);
-    if (n < 0) dst[0] = '\0';
-    else if ((size_t)n >= size) trim_utf8(dst);
+    if (n < 0)
+        dst[0] = '\0';
+    else if ((size_t)n >= size)
+        trim_utf8(dst);
 }
 
 void mpri_err_clear(Err *err)
@@ -55,7 +57,8 @@ static void note_more(Err *err, int kept)
     size_t used = at ? (size_t)(at - err->message) : strlen(err->message);
     int before = 0;
     if (at && sscanf(at + sizeof mark - 1, "%d", &before) == 1) kept = err->findings - 1 - before;
-    snprintf(err->message + used, sizeof err->message - used, "%s%d more", mark, err->findings - kept);
+    snprintf(err->message + used, sizeof err->message - used, "%s%d more", mark,
+             err->findings - kept);
 }
 
 mpr_status mpri_err_finding(Err *err, mpr_status code, const char *fmt, ...)
@@ -149,8 +152,10 @@ const char *mpri_err_name(const char *name)
             used += 3;
             break;
         }
-        if (n) memcpy(out + used, s, n);
-        else snprintf(out + used, 5, "\\x%02x", (unsigned char)*s);
+        if (n)
+            memcpy(out + used, s, n);
+        else
+            snprintf(out + used, 5, "\\x%02x", (unsigned char)*s);
         used += need;
         s += n ? n : 1;
     }

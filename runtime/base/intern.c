@@ -1,5 +1,5 @@
-/* String interning over uthash, with all memory from the arena. A child table looks into its parent first
- * and never writes to it, so clones of one graph may grow names in several threads. */
+/* String interning over uthash, with all memory from the arena. A child table looks into its parent
+ * first and never writes to it, so clones of one graph may grow names in several threads. */
 #include "runtime/base/intern.h"
 
 #include <stdbool.h>

@@ -41,8 +41,8 @@ double mpri_rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
     return sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v);
 }
 
-/* Lemire, "Fast random integer generation in an interval", 2019: the high half of r * n, where the few r
- * that would favour some results are rejected; each attempt draws under another key. */
+/* Lemire, "Fast random integer generation in an interval", 2019: the high half of r * n, where the
+ * few r that would favour some results are rejected; each attempt draws under another key. */
 uint64_t mpri_rng_below(uint64_t seed, uint64_t stream, uint64_t counter, uint64_t n)
 {
     if (n < 2) return 0;

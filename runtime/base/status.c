@@ -2,12 +2,13 @@
 #include <mpr.h>
 
 #define STRINGIFY2(x) #x
-#define STRINGIFY(x) STRINGIFY2(x)
+#define STRINGIFY(x)  STRINGIFY2(x)
 
 const char *mpr_status_text(mpr_status status)
 {
     switch (status) {
-#define X(name, text, exit_code) case name: return text;
+#define X(name, text, exit_code)                                                                   \
+    case name: return text;
         MPR_STATUS_MAP(X)
 #undef X
     }
@@ -17,7 +18,8 @@ const char *mpr_status_text(mpr_status status)
 int mpr_status_exit_code(mpr_status status)
 {
     switch (status) {
-#define X(name, text, exit_code) case name: return exit_code;
+#define X(name, text, exit_code)                                                                   \
+    case name: return exit_code;
         MPR_STATUS_MAP(X)
 #undef X
     }
@@ -26,5 +28,6 @@ int mpr_status_exit_code(mpr_status status)
 
 const char *mpr_version(void)
 {
-    return STRINGIFY(MPR_VERSION_MAJOR) "." STRINGIFY(MPR_VERSION_MINOR) "." STRINGIFY(MPR_VERSION_PATCH);
+    return STRINGIFY(MPR_VERSION_MAJOR) "." STRINGIFY(MPR_VERSION_MINOR) "." STRINGIFY(
+        MPR_VERSION_PATCH);
 }

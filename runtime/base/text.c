@@ -96,7 +96,8 @@ bool mpri_parse_i64(const char *s, int64_t *out)
     return true;
 }
 
-/* strtod in the C locale; glibc and musl hand out a static object for "C", so nothing is allocated. */
+/* strtod in the C locale; glibc and musl hand out a static object for "C", so nothing is allocated.
+ */
 static bool parse_c(const char *s, bool single, double *out)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -115,7 +116,8 @@ bool mpri_parse_f64(const char *s, double *out)
 {
     /* strtod also skips blanks and takes hexadecimal and nan(...): not part of our syntax. */
     const char *p = s + (*s == '-' || *s == '+');
-    if ((*p < '0' || *p > '9') && *p != '.' && *p != 'i' && *p != 'n' && *p != 'I' && *p != 'N') return false;
+    if ((*p < '0' || *p > '9') && *p != '.' && *p != 'i' && *p != 'n' && *p != 'I' && *p != 'N')
+        return false;
     if (strpbrk(s, "xX(")) return false;
     return parse_c(s, false, out);
 }
@@ -185,7 +187,8 @@ static size_t edit_distance(const char *a, const char *b)
 const char *mpri_nearest(const char *word, const char *const *candidates, size_t n)
 {
     const char *best = NULL;
-    size_t limit = strlen(word) / 2 + (strlen(word) & 1); /* distance must be less than half the length */
+    size_t limit =
+        strlen(word) / 2 + (strlen(word) & 1); /* distance must be less than half the length */
     size_t best_distance = limit < 4 ? limit : 4;
     for (size_t i = 0; i < n; i++) {
         size_t d = edit_distance(word, candidates[i]);
@@ -197,7 +200,8 @@ const char *mpri_nearest(const char *word, const char *const *candidates, size_t
     return best;
 }
 
-/* Match one [set] at *pattern against c and move behind it. A '[' without its ']' stands for itself. */
+/* Match one [set] at *pattern against c and move behind it. A '[' without its ']' stands for
+ * itself. */
 static bool glob_set(const char **pattern, char c)
 {
     const char *p = *pattern + 1;

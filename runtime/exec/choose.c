@@ -8,10 +8,12 @@ static void note(KernelChoice *c, const char *name, const char *reason)
 {
     size_t used = strlen(c->skipped);
     if (used + 2 < sizeof c->skipped)
-        snprintf(c->skipped + used, sizeof c->skipped - used, "%s%s: %s", used ? "; " : "", name, reason);
+        snprintf(c->skipped + used, sizeof c->skipped - used, "%s%s: %s", used ? "; " : "", name,
+                 reason);
 }
 
-bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limit, const char *only, KernelChoice *out)
+bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limit, const char *only,
+                        KernelChoice *out)
 {
     out->row = NULL;
     out->skipped[0] = 0;

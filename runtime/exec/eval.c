@@ -3,9 +3,16 @@
 #include "runtime/exec/plan.h"
 #include "runtime/exec/plan_private.h"
 
-mpr_status mpri_eval_node(const KernelSet *ref, const Node *n, const Tensor *in, Tensor *out, Arena *arena, Err *err)
+mpr_status mpri_eval_node(const KernelSet *ref, const Node *n, const Tensor *in, Tensor *out,
+                          Arena *arena, Err *err)
 {
-    KernelSig sig = {.op = n->op->id, .params = n->params, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .const_in = ~(uint64_t)0};
+    KernelSig sig = {.op = n->op->id,
+                     .params = n->params,
+                     .n_in = n->n_in,
+                     .n_out = n->n_out,
+                     .in = in,
+                     .out = out,
+                     .const_in = ~(uint64_t)0};
     KernelChoice choice;
     for (int i = 0; i < n->n_out; i++) {
         if (!n->out[i]) {
@@ -18,10 +25,17 @@ mpr_status mpri_eval_node(const KernelSet *ref, const Node *n, const Tensor *in,
         if (!out[i].data) return mpri_err_nomem(err, bytes);
     }
     if (!mpri_kernel_choose(ref, &sig, 0, "ref", &choice))
-        return mpri_err_set(err, MPR_E_UNSUPPORTED_OP, "node '%s' (%s): no reference kernel for these types%s%s", mpri_err_name(n->name), n->op->name,
-                            choice.skipped[0] ? ": " : "", choice.skipped);
-    KernelFault fault = {0};
-    KernelCall call = {.params = n->params, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .fault = &fault};
+        return mpri_err_set(err, MPR_E_UNSUPPORTED_OP,
+                            "node '%s' (%s): no reference kernel for these types%s%s",
+                            mpri_err_name(n->name), n->op->name, choice.skipped[0] ? ": " : "",
+                            choice.skipped);
+    KernelFault fault = {.input = -1};
+    KernelCall call = {.params = n->params,
+                       .n_in = n->n_in,
+                       .n_out = n->n_out,
+                       .in = in,
+                       .out = out,
+                       .fault = &fault};
     size_t bytes = choice.row->workspace ? choice.row->workspace(&sig, 1) : 0;
     if (bytes) {
         call.workspace = mpri_arena_alloc(arena, bytes);

@@ -1,16 +1,24 @@
 /* Offsets for buffers with known lifetimes: greedy by size with best-fit gaps (Pisarchyk and Lee,
- * "Efficient Memory Management for Deep Neural Net Inference", 2020). Large buffers are placed first, each
- * into the smallest gap between already placed ones that live at the same time.
+ * "Efficient Memory Management for Deep Neural Net Inference", 2020). Large buffers are placed
+ * first, each into the smallest gap between already placed ones that live at the same time.
  *
- * To stay fast with 10,000 buffers, placed items are kept sorted by offset and a cheap test of lifetimes
- * skips those that do not meet the new one. */
+ * To stay fast with 10,000 buffers, placed items are kept sorted by offset and a cheap test of
+ * lifetimes skips those that do not meet the new one. */
 #include "runtime/exec/plan.h"
 
 #include <stdlib.h>
 
-typedef struct Order { size_t bytes; int first, index; } Order;
+#include "runtime/base/size.h"
 
-/* By size descending; ties by first use, then index: a total order, so the result is reproducible. */
+#define MOST_BYTES ((size_t)INT64_MAX / 2)
+
+typedef struct Order {
+    size_t bytes;
+    int first, index;
+} Order;
+
+/* By size descending; ties by first use, then index: a total order, so the result is reproducible.
+ */
 static int by_size(const void *a, const void *b)
 {
     const Order *x = a, *y = b;
@@ -19,13 +27,22 @@ static int by_size(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
+static size_t align64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
 
 static mpr_status live_bound(const MemItem *items, int n, Arena *scratch, size_t *bound, Err *err)
 {
     int last = 0;
     for (int i = 0; i < n; i++)
         if (items[i].last > last) last = items[i].last;
+    size_t total = 0; /* bounds every sum and every offset below */
+    for (int i = 0; i < n; i++)
+        if (items[i].bytes > MOST_BYTES || !mpri_size_add(total, align64(items[i].bytes), &total) ||
+            total > MOST_BYTES)
+            return mpri_err_set(err, MPR_E_LIMIT,
+                                "the buffers of one step do not fit the address space");
     int64_t *delta = ARENA_ARRAY(scratch, int64_t, last + 3);
     if (!delta) return mpri_err_nomem(err, sizeof *delta * (size_t)(last + 3));
     for (int i = 0; i < n; i++) {
@@ -42,7 +59,8 @@ static mpr_status live_bound(const MemItem *items, int n, Arena *scratch, size_t
 }
 
 /* items: first >= -1, last >= first. Zero-size items get offset 0. */
-mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak, size_t *lower_bound, Err *err)
+mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
+                            size_t *lower_bound, Err *err)
 {
     *peak = *lower_bound = 0;
     if (n == 0) return MPR_OK;
@@ -64,7 +82,11 @@ mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
             if (p->last < it->first || p->first > it->last) continue;
             if (p->offset > end) {
                 size_t gap = p->offset - end;
-                if (gap >= need && gap < best_gap) { best_gap = gap; best = end; found = true; }
+                if (gap >= need && gap < best_gap) {
+                    best_gap = gap;
+                    best = end;
+                    found = true;
+                }
             }
             size_t p_end = p->offset + align64(p->bytes);
             if (p_end > end) end = p_end;
@@ -72,7 +94,10 @@ mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
         it->offset = found ? best : end;
         if (it->offset + need > *peak) *peak = it->offset + need;
         int at = n_placed++;
-        while (at > 0 && items[placed[at - 1]].offset > it->offset) { placed[at] = placed[at - 1]; at--; }
+        while (at > 0 && items[placed[at - 1]].offset > it->offset) {
+            placed[at] = placed[at - 1];
+            at--;
+        }
         placed[at] = order[k].index;
     }
     return MPR_OK;

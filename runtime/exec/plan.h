@@ -29,6 +29,7 @@ typedef struct Store {
     StoreSlot *slots;
     int n, cap;
     void **blocks; int n_blocks, cap_blocks; /* owned device memory */
+    struct StoreIndex *index; /* slots by name */
 } Store;
 
 mpr_status mpri_store_init(Store *s, Device *d, Err *err);

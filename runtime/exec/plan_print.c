@@ -13,7 +13,8 @@ static void put_tensor(Text *out, const Tensor *t)
         return;
     }
     mpri_text_add(out, "%s[", mpri_dtype_name(t->dtype));
-    for (int i = 0; i < t->rank; i++) mpri_text_add(out, "%s%lld", i ? "," : "", (long long)t->dims[i]);
+    for (int i = 0; i < t->rank; i++)
+        mpri_text_add(out, "%s%lld", i ? "," : "", (long long)t->dims[i]);
     mpri_text_put(out, "]");
 }
 
@@ -49,16 +50,19 @@ static void put_buffers(Text *out, const Plan *p)
     for (int i = 0; i < p->n_buffers; i++) {
         const Buffer *b = &p->buffers[i];
         if (b->cls == BUF_ARENA || b->cls == BUF_INPUT)
-            mpri_text_add(out, "%5d  %-6s %10zu %10zu  %5d %5d  %s\n", i, class_names[b->cls], b->offset, b->bytes, b->first, b->last, mpri_err_name(b->name));
+            mpri_text_add(out, "%5d  %-6s %10zu %10zu  %5d %5d  %s\n", i, class_names[b->cls],
+                          b->offset, b->bytes, b->first, b->last, mpri_err_name(b->name));
         else
-            mpri_text_add(out, "%5d  %-6s          - %10zu      -     -  %s\n", i, class_names[b->cls], b->bytes, mpri_err_name(b->name));
+            mpri_text_add(out, "%5d  %-6s          - %10zu      -     -  %s\n", i,
+                          class_names[b->cls], b->bytes, mpri_err_name(b->name));
     }
 }
 
 mpr_status mpri_plan_print(const Plan *p, Text *out)
 {
     int segment = -1;
-    mpri_text_add(out, "plan on %s (%s), %d steps, %d of them on reference kernels\n", p->device->name, p->device->isa_name, p->n_steps, p->n_ref_steps);
+    mpri_text_add(out, "plan on %s (%s), %d steps, %d of them on reference kernels\n",
+                  p->device->name, p->device->isa_name, p->n_steps, p->n_ref_steps);
     for (int i = 0; i < p->n_steps; i++) {
         if ((int)p->steps[i].segment != segment) {
             segment = (int)p->steps[i].segment;
@@ -70,8 +74,14 @@ mpr_status mpri_plan_print(const Plan *p, Text *out)
     size_t bytes[4] = {0};
     for (int i = 0; i < p->n_buffers; i++) bytes[p->buffers[i].cls] += p->buffers[i].bytes;
     mpri_text_put(out, "\nbytes per class\n");
-    mpri_text_add(out, "  parameters   %12zu\n  gradients    %12zu\n  optimizer    %12zu\n  state        %12zu\n", mpri_store_bytes(p->store, SLOT_PARAM),
-                  mpri_store_bytes(p->store, SLOT_GRAD), mpri_store_bytes(p->store, SLOT_MOMENT), mpri_store_bytes(p->store, SLOT_STATE));
-    mpri_text_add(out, "  constants    %12zu\n  arena        %12zu  (inputs %zu; live-set lower bound %zu)\n", p->const_bytes, p->arena_bytes, p->input_bytes, p->live_bound_bytes);
+    mpri_text_add(out,
+                  "  parameters   %12zu\n  gradients    %12zu\n  optimizer    %12zu\n  state       "
+                  " %12zu\n",
+                  mpri_store_bytes(p->store, SLOT_PARAM), mpri_store_bytes(p->store, SLOT_GRAD),
+                  mpri_store_bytes(p->store, SLOT_MOMENT), mpri_store_bytes(p->store, SLOT_STATE));
+    mpri_text_add(out,
+                  "  constants    %12zu\n  arena        %12zu  (inputs %zu; live-set lower bound "
+                  "%zu)\n",
+                  p->const_bytes, p->arena_bytes, p->input_bytes, p->live_bound_bytes);
     return out->failed ? MPR_E_NOMEM : MPR_OK;
 }

@@ -5,13 +5,17 @@ mpr_status mpri_fault_error(mpr_status status, const Node *n, const KernelCall *
 {
     const KernelFault *f = call->fault;
     if (status != MPR_E_INDEX || f->input < 0 || f->input >= n->n_in || !n->in[f->input])
-        return mpri_err_set(err, status, "node '%s' (%s) failed on the device", mpri_err_name(n->name), n->op->name);
+        return mpri_err_set(err, status, "node '%s' (%s) failed on the device",
+                            mpri_err_name(n->name), n->op->name);
     const Tensor *t = &call->in[f->input];
-    int64_t row = t->rank > 0 && t->dims[0] > 0 ? f->position / (t->n / t->dims[0]) : 0;
-    mpri_err_set(err, MPR_E_INDEX, "%s: value %lld at position %lld is outside its range: allowed are %lld to %lld", mpri_err_name(n->in[f->input]->name),
-                 (long long)f->value, (long long)f->position, (long long)f->low, (long long)f->high - 1);
-    mpri_err_where(err, "node '%s' (%s), input '%s', position %lld (row %lld of the batch)", mpri_err_name(n->name), n->op->name,
-                   mpri_err_name(n->in[f->input]->name), (long long)f->position, (long long)row);
+    int64_t row = t->rank > 0 && t->n > 0 ? f->position / (t->n / t->dims[0]) : 0;
+    mpri_err_set(err, MPR_E_INDEX,
+                 "%s: value %lld at position %lld is outside its range: allowed are %lld to %lld",
+                 mpri_err_name(n->in[f->input]->name), (long long)f->value, (long long)f->position,
+                 (long long)f->low, (long long)f->high - 1);
+    mpri_err_where(err, "node '%s' (%s), input '%s', position %lld (row %lld of the batch)",
+                   mpri_err_name(n->name), n->op->name, mpri_err_name(n->in[f->input]->name),
+                   (long long)f->position, (long long)row);
     return mpri_err_advice(err, "look for ids or labels that the model has no row or class for");
 }
 
@@ -22,7 +26,7 @@ mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err
     Device *d = p->device;
     for (int i = from; i < to; i++) {
         PlanStep *s = &p->steps[i];
-        KernelFault fault = {0};
+        KernelFault fault = {.input = -1};
         s->call.seed = seed;
         s->call.step = step;
         s->call.threads = d->threads;

@@ -21,7 +21,8 @@ static const char *node_name(Builder *b, const OpDef *op)
     return mpri_arena_printf(b->g->arena, "%s/%s", b->scope, op->name);
 }
 
-Value *mpri_build(Builder *b, int op_id, const void *params, int n_in, Value *const *in, int n_out, Value **out)
+Value *mpri_build(Builder *b, int op_id, const void *params, int n_in, Value *const *in, int n_out,
+                  Value **out)
 {
     for (int i = 0; out && i < n_out; i++) out[i] = NULL;
     if (b->failed != MPR_OK) return NULL;
@@ -29,7 +30,8 @@ Value *mpri_build(Builder *b, int op_id, const void *params, int n_in, Value *co
     const OpDef *op = op_id >= 0 && op_id < ops->count ? ops->defs[op_id] : NULL;
     if (!op || n_in < op->min_in || (op->max_in >= 0 && n_in > op->max_in) || n_out < op->min_out ||
         (op->max_out >= 0 && n_out > op->max_out))
-        return fail(b, mpri_err_set(b->err, MPR_E_INTERNAL, "cannot build operator %d (%s) with %d inputs and %d outputs",
+        return fail(b, mpri_err_set(b->err, MPR_E_INTERNAL,
+                                    "cannot build operator %d (%s) with %d inputs and %d outputs",
                                     op_id, op ? op->name : "unknown", n_in, n_out));
     for (int i = 0; i < n_in && i < op->min_in; i++)
         if (!in[i] && !(i < 32 && (op->optional_in >> i & 1))) return NULL;
@@ -72,8 +74,8 @@ Value *mpri_build_scalar(Builder *b, DType t, double v)
     char number[32], name[64] = "";
     strcat(strcat(strcat(name, mpri_dtype_name(t)), ":"), mpri_print_f64(number, v));
     Value *known = mpri_graph_find_value(b->g, name);
-    bool same = known && known->kind == VAL_CONST && known->dtype == t && known->shape.rank == 0 && known->data &&
-                !memcmp(known->data, bits, mpri_dtype_size(t));
+    bool same = known && known->kind == VAL_CONST && known->dtype == t && known->shape.rank == 0 &&
+                known->data && !memcmp(known->data, bits, mpri_dtype_size(t));
     if (same) return known;
     Value *c = mpri_value_const_copy(b->g, name, t, &scalar, bits);
     return c ? c : no_memory(b, sizeof bits);
@@ -96,7 +98,8 @@ Value *mpri_build_cast(Builder *b, Value *x, DType t)
     const AttrRow *to = cast ? mpri_params_row(cast, "to") : NULL;
     _Alignas(16) char params[PARAMS_ROOM];
     if (!to || cast->params_size > sizeof params)
-        return fail(b, mpri_err_set(b->err, MPR_E_INTERNAL, "the operator table has no usable Cast"));
+        return fail(b,
+                    mpri_err_set(b->err, MPR_E_INTERNAL, "the operator table has no usable Cast"));
     mpri_params_default(cast, params);
     int64_t type = t;
     memcpy(params + to->offset, &type, sizeof type);

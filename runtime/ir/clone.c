@@ -1,5 +1,6 @@
-/* Deep copy of a graph. Ids are kept, so a side array made for the original fits the copy, and pointers are
- * remapped by id. A value is live in the copy when its name is: names of removed nodes stay free. */
+/* Deep copy of a graph. Ids are kept, so a side array made for the original fits the copy, and
+ * pointers are remapped by id. A value is live in the copy when its name is: names of removed nodes
+ * stay free. */
 #include <string.h>
 
 #include "runtime/ir/graph_private.h"
@@ -26,7 +27,8 @@ static bool clone_values(Graph *c, const Graph *g)
         w->def = NULL;
         c->values[i] = w;
         int64_t n = v->content ? mpri_shape_elements(&v->shape) : 0;
-        if (n > 0 && !(w->content = mpri_arena_dup(c->arena, v->content, (size_t)n * sizeof(Dim)))) return false;
+        if (n > 0 && !(w->content = mpri_arena_dup(c->arena, v->content, (size_t)n * sizeof(Dim))))
+            return false;
         if (mpri_graph_find_value(g, v->name) == v && !mpri_graph_adopt_value(c, w)) return false;
     }
     return true;
@@ -44,7 +46,8 @@ static Node *clone_node(Graph *c, const Node *n)
     if (!m->in || !m->use || !m->out || !m->origin.v) return NULL;
     if (n->params) {
         m->params = mpri_arena_alloc(c->arena, n->op->params_size);
-        if (!m->params || !mpri_params_copy(n->op, m->params, n->params, c->arena, c->names)) return NULL;
+        if (!m->params || !mpri_params_copy(n->op, m->params, n->params, c->arena, c->names))
+            return NULL;
     }
     for (int i = 0; i < n->n_in; i++) m->in[i] = n->in[i] ? c->values[n->in[i]->id] : NULL;
     for (int i = 0; i < n->n_out; i++) {

@@ -1,10 +1,11 @@
 /* Symbolic dimensions: hash-consed polynomials over atoms.
  *
- * A polynomial is a sorted list of terms, a term a coefficient and a sorted multiset of atoms; the order
- * is by degree, then by the atoms' structure (never by their index), so the printed form does not depend on
- * which expression was made first. Handle -1 always exists and is what failures return.
- * The trap: what does not fit (too many terms, too high a degree, overflow of a coefficient) must still be
- * equal to itself, so it becomes an atom keyed by operation and operands, not a new unknown each time. */
+ * A polynomial is a sorted list of terms, a term a coefficient and a sorted multiset of atoms; the
+ * order is by degree, then by the atoms' structure (never by their index), so the printed form does
+ * not depend on which expression was made first. Handle -1 always exists and is what failures
+ * return. The trap: what does not fit (too many terms, too high a degree, overflow of a
+ * coefficient) must still be equal to itself, so it becomes an atom keyed by operation and
+ * operands, not a new unknown each time. */
 #include "runtime/ir/dim.h"
 
 #include <stdio.h>
@@ -292,12 +293,15 @@ static bool buf_add_product(const SymTab *s, PolyBuf *p, const Term *t, const Po
 static bool term_div(const Term *a, const Term *b, Term *out)
 {
     memset(out, 0, sizeof *out);
-    if (b->coef == 0 || (b->coef == -1 && a->coef == INT64_MIN) || a->coef % b->coef != 0) return false;
+    if (b->coef == 0 || (b->coef == -1 && a->coef == INT64_MIN) || a->coef % b->coef != 0)
+        return false;
     out->coef = a->coef / b->coef;
     int j = 0;
     for (int i = 0; i < a->n; i++) {
-        if (j < b->n && a->atom[i] == b->atom[j]) j++;
-        else out->atom[out->n++] = a->atom[i];
+        if (j < b->n && a->atom[i] == b->atom[j])
+            j++;
+        else
+            out->atom[out->n++] = a->atom[i];
     }
     return j == b->n;
 }
@@ -361,7 +365,8 @@ static Dim dim_sum(SymTab *s, Dim a, Dim b, int64_t sign)
     Term one;
     memset(&one, 0, sizeof one);
     one.coef = sign;
-    if (buf_load(s, a, &p) && buf_load(s, b, &q) && buf_add_product(s, &p, &one, &q)) return dim_of(s, &p);
+    if (buf_load(s, a, &p) && buf_load(s, b, &q) && buf_add_product(s, &p, &one, &q))
+        return dim_of(s, &p);
     return dim_opaque(s, sign > 0 ? ATOM_ADD : ATOM_SUB, a, b);
 }
 
@@ -394,7 +399,8 @@ static int64_t floor_div(int64_t a, int64_t b)
     return q - (a % b != 0 && (a < 0) != (b < 0));
 }
 
-/* Split a by a positive integer k: a = k * quotient + rest, with rest as small as term by term allows. */
+/* Split a by a positive integer k: a = k * quotient + rest, with rest as small as term by term
+ * allows. */
 static bool split_by_int(const SymTab *s, Dim a, int64_t k, PolyBuf *quotient, PolyBuf *rest)
 {
     PolyBuf p;
@@ -423,7 +429,8 @@ Dim mpri_dim_div(SymTab *s, Dim a, Dim b)
         if (r >= 0 && r < y) return dim_of(s, &quotient);
         return mpri_dim_add(s, dim_of(s, &quotient), dim_opaque(s, ATOM_DIV, r, b));
     }
-    if (!(whole && y == 0) && buf_load(s, a, &p) && buf_load(s, b, &q) && buf_div_exact(s, &p, &q, &quotient))
+    if (!(whole && y == 0) && buf_load(s, a, &p) && buf_load(s, b, &q) &&
+        buf_div_exact(s, &p, &q, &quotient))
         return dim_of(s, &quotient);
     return dim_opaque(s, ATOM_DIV, a, b);
 }
@@ -433,14 +440,16 @@ Dim mpri_dim_mod(SymTab *s, Dim a, Dim b)
     int64_t x, y;
     bool whole = mpri_dim_is_int(s, b, &y);
     if (whole && (y == 1 || y == -1)) return 0;
-    if (whole && y != 0 && mpri_dim_is_int(s, a, &x)) return mpri_dim_int(s, x - floor_div(x, y) * y);
+    if (whole && y != 0 && mpri_dim_is_int(s, a, &x))
+        return mpri_dim_int(s, x - floor_div(x, y) * y);
     if (a == 0 && !(whole && y == 0)) return 0;
     PolyBuf p, q, quotient, rest;
     if (whole && y > 0 && split_by_int(s, a, y, &quotient, &rest)) {
         Dim r = dim_of(s, &rest);
         return r >= 0 && r < y ? r : dim_opaque(s, ATOM_MOD, r, b);
     }
-    if (!(whole && y == 0) && buf_load(s, a, &p) && buf_load(s, b, &q) && buf_div_exact(s, &p, &q, &quotient))
+    if (!(whole && y == 0) && buf_load(s, a, &p) && buf_load(s, b, &q) &&
+        buf_div_exact(s, &p, &q, &quotient))
         return 0;
     return dim_opaque(s, ATOM_MOD, a, b);
 }

@@ -92,7 +92,8 @@ static bool set_atom(DimBinding *b, int atom, int64_t value)
     return true;
 }
 
-/* The only atom of the polynomial without a value: a leaf, to the first power. -1 when there is no such. */
+/* The only atom of the polynomial without a value: a leaf, to the first power. -1 when there is no
+ * such. */
 static int only_unbound(const DimBinding *b, const Poly *p)
 {
     int found = -1;
@@ -119,7 +120,7 @@ bool mpri_dim_bind(DimBinding *b, Dim d, int64_t value)
     Poly p;
     if (!mpri_dim_poly(b->sym, d, &p, &scratch)) return true;
     int atom = only_unbound(b, &p);
-    if (atom < 0) return true; /* nothing to solve yet, nothing contradicted */
+    if (atom < 0) return true;   /* nothing to solve yet, nothing contradicted */
     int64_t slope = 0, rest = 0; /* slope * atom + rest == value */
     for (int i = 0; i < p.n; i++) {
         bool in_term = false;

@@ -1,6 +1,6 @@
-/* Text of dims: a sum of products, "2*batch*seq+1"; floor division and modulo in parentheses, "(seq/2)";
- * "min(a,b)", "max(a,b)"; "?3" is an unknown. A name that is no identifier stands in quotes, as it is
- * except for a backslash before '"' and '\'. */
+/* Text of dims: a sum of products, "2*batch*seq+1"; floor division and modulo in parentheses,
+ * "(seq/2)"; "min(a,b)", "max(a,b)"; "?3" is an unknown. A name that is no identifier stands in
+ * quotes, as it is except for a backslash before '"' and '\'. */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,7 +65,8 @@ static void out_operand(Out *o, const SymTab *s, Dim d)
 {
     Term scratch;
     Poly p;
-    bool bare = d >= 0 || (mpri_dim_poly(s, d, &p, &scratch) && p.n == 1 && p.t[0].coef == 1 && p.t[0].n == 1);
+    bool bare = d >= 0 || (mpri_dim_poly(s, d, &p, &scratch) && p.n == 1 && p.t[0].coef == 1 &&
+                           p.t[0].n == 1);
     if (!bare) out_text(o, "(");
     out_dim(o, s, d);
     if (!bare) out_text(o, ")");
@@ -73,8 +74,9 @@ static void out_operand(Out *o, const SymTab *s, Dim d)
 
 static void out_atom(Out *o, const SymTab *s, const Atom *a)
 {
-    static const char *const operators[] = {[ATOM_DIV] = "/", [ATOM_MOD] = "%", [ATOM_MIN] = "min(",
-        [ATOM_MAX] = "max(", [ATOM_ADD] = "+", [ATOM_SUB] = "-", [ATOM_MUL] = "*"};
+    static const char *const operators[] =
+        {[ATOM_DIV] = "/", [ATOM_MOD] = "%", [ATOM_MIN] = "min(", [ATOM_MAX] = "max(",
+         [ATOM_ADD] = "+", [ATOM_SUB] = "-", [ATOM_MUL] = "*"};
     switch (a->kind) {
     case ATOM_NAMED: out_name(o, a->name); break;
     case ATOM_FRESH:
@@ -111,8 +113,10 @@ static void out_dim(Out *o, const SymTab *s, Dim d)
     for (int i = 0; i < p.n; i++) {
         const Term *t = &p.t[i];
         if (i > 0 && t->coef >= 0) out_text(o, "+");
-        if (t->n == 0 || (t->coef != 1 && t->coef != -1)) out_int(o, t->coef);
-        else if (t->coef == -1) out_text(o, "-");
+        if (t->n == 0 || (t->coef != 1 && t->coef != -1))
+            out_int(o, t->coef);
+        else if (t->coef == -1)
+            out_text(o, "-");
         for (int k = 0; k < t->n; k++) {
             if (k > 0 || (t->coef != 1 && t->coef != -1)) out_text(o, "*");
             out_atom(o, s, mpri_dim_atom(s, t->atom[k]));
@@ -140,7 +144,8 @@ const char *mpri_shape_print(const SymTab *s, const Shape *shape, char *buf, siz
     return buf;
 }
 
-/* ---- parsing: sum := product (('+'|'-') product)*; product := factor (('*'|'/'|'%') factor)* ---- */
+/* ---- parsing: sum := product (('+'|'-') product)*; product := factor (('*'|'/'|'%') factor)* ----
+ */
 
 enum { NESTING = 64 };
 
@@ -165,7 +170,8 @@ static bool in_digits(In *in, int64_t *out)
     const char *start = in->p;
     int64_t v = 0;
     for (; in->p < in->end && *in->p >= '0' && *in->p <= '9'; in->p++)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *in->p - '0', &v)) return false;
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *in->p - '0', &v))
+            return false;
     *out = v;
     return in->p > start;
 }
@@ -199,7 +205,8 @@ static bool in_word(In *in, Dim *out)
     bool min = !strcmp(name, "min"), max = !strcmp(name, "max");
     if ((min || max) && in_accept(in, '(')) {
         Dim a, b;
-        if (!in_sum(in, &a) || !in_accept(in, ',') || !in_sum(in, &b) || !in_accept(in, ')')) return false;
+        if (!in_sum(in, &a) || !in_accept(in, ',') || !in_sum(in, &b) || !in_accept(in, ')'))
+            return false;
         *out = mpri_dim_apply(in->s, min ? ATOM_MIN : ATOM_MAX, a, b);
         return true;
     }
@@ -230,10 +237,14 @@ static bool in_product(In *in, Dim *out)
     if (!in_factor(in, out)) return false;
     for (;;) {
         AtomKind kind;
-        if (in_accept(in, '*')) kind = ATOM_MUL;
-        else if (in_accept(in, '/')) kind = ATOM_DIV;
-        else if (in_accept(in, '%')) kind = ATOM_MOD;
-        else return true;
+        if (in_accept(in, '*'))
+            kind = ATOM_MUL;
+        else if (in_accept(in, '/'))
+            kind = ATOM_DIV;
+        else if (in_accept(in, '%'))
+            kind = ATOM_MOD;
+        else
+            return true;
         Dim b;
         if (!in_factor(in, &b)) return false;
         *out = mpri_dim_apply(in->s, kind, *out, b);
@@ -248,9 +259,12 @@ static bool in_sum(In *in, Dim *out)
     if (negative) *out = mpri_dim_sub(in->s, 0, *out);
     for (;;) {
         AtomKind kind;
-        if (in_accept(in, '+')) kind = ATOM_ADD;
-        else if (in_accept(in, '-')) kind = ATOM_SUB;
-        else break;
+        if (in_accept(in, '+'))
+            kind = ATOM_ADD;
+        else if (in_accept(in, '-'))
+            kind = ATOM_SUB;
+        else
+            break;
         Dim b;
         if (!in_product(in, &b)) return false;
         *out = mpri_dim_apply(in->s, kind, *out, b);

@@ -1,5 +1,5 @@
-/* Values and nodes, their names and uses. The node list is kept in execution order by its users; this file
- * keeps names unique and use lists exact. Nothing is ever freed: removal unlinks. */
+/* Values and nodes, their names and uses. The node list is kept in execution order by its users;
+ * this file keeps names unique and use lists exact. Nothing is ever freed: removal unlinks. */
 #include "runtime/ir/graph.h"
 
 #include <assert.h>
@@ -134,7 +134,8 @@ void mpri_value_rename(Graph *g, Value *v, const char *name)
 static Value *value_create(Graph *g, ValueKind kind, const char *name, DType t, const Shape *shape)
 {
     Value *v = ARENA_NEW(g->arena, Value);
-    if (!v || !mpri_graph_grow(g->arena, (void **)&g->values, g->n_values, &g->cap_values, sizeof *g->values))
+    if (!v || !mpri_graph_grow(g->arena, (void **)&g->values, g->n_values, &g->cap_values,
+                               sizeof *g->values))
         return NULL;
     v->kind = kind;
     v->dtype = t;
@@ -148,7 +149,9 @@ static Value *value_create(Graph *g, ValueKind kind, const char *name, DType t, 
 
 Value *mpri_value_input(Graph *g, const char *name, DType t, const Shape *shape)
 {
-    if (!mpri_graph_grow(g->arena, (void **)&g->inputs, g->n_inputs, &g->cap_inputs, sizeof *g->inputs)) return NULL;
+    if (!mpri_graph_grow(g->arena, (void **)&g->inputs, g->n_inputs, &g->cap_inputs,
+                         sizeof *g->inputs))
+        return NULL;
     Value *v = value_create(g, VAL_INPUT, name ? name : "input", t, shape);
     if (v) g->inputs[g->n_inputs++].value = v;
     return v;
@@ -161,7 +164,8 @@ Value *mpri_value_const(Graph *g, const char *name, DType t, const Shape *shape,
     return v;
 }
 
-Value *mpri_value_const_copy(Graph *g, const char *name, DType t, const Shape *shape, const void *data)
+Value *mpri_value_const_copy(Graph *g, const char *name, DType t, const Shape *shape,
+                             const void *data)
 {
     static const Shape scalar;
     int64_t n = mpri_shape_elements(shape ? shape : &scalar);
@@ -173,10 +177,11 @@ Value *mpri_value_const_copy(Graph *g, const char *name, DType t, const Shape *s
     return mpri_value_const(g, name, t, shape, copy);
 }
 
-Value *mpri_value_slot(Graph *g, const char *name, SlotClass cls, DType t, const Shape *shape, int param,
-                       const void *init, DType init_dtype)
+Value *mpri_value_slot(Graph *g, const char *name, SlotClass cls, DType t, const Shape *shape,
+                       int param, const void *init, DType init_dtype)
 {
-    if (!mpri_graph_grow(g->arena, (void **)&g->slots, g->n_slots, &g->cap_slots, sizeof *g->slots)) return NULL;
+    if (!mpri_graph_grow(g->arena, (void **)&g->slots, g->n_slots, &g->cap_slots, sizeof *g->slots))
+        return NULL;
     Value *v = value_create(g, VAL_SLOT, name ? name : "slot", t, shape);
     const char *key = !v ? NULL : name ? mpri_intern(g->names, name) : v->name;
     if (!key) return NULL;
@@ -189,12 +194,13 @@ Value *mpri_value_slot(Graph *g, const char *name, SlotClass cls, DType t, const
 mpr_status mpri_graph_add_output(Graph *g, const char *name, Value *v, Err *err)
 {
     const char *interned = mpri_intern(g->names, name);
-    if (!interned ||
-        !mpri_graph_grow(g->arena, (void **)&g->outputs, g->n_outputs, &g->cap_outputs, sizeof *g->outputs))
+    if (!interned || !mpri_graph_grow(g->arena, (void **)&g->outputs, g->n_outputs, &g->cap_outputs,
+                                      sizeof *g->outputs))
         return mpri_err_nomem(err, sizeof(GraphOutput));
     for (int i = 0; i < g->n_outputs; i++)
         if (g->outputs[i].name == interned)
-            return mpri_err_set(err, MPR_E_INVALID_MODEL, "graph output '%s' is there twice", mpri_err_name(name));
+            return mpri_err_set(err, MPR_E_INVALID_MODEL, "graph output '%s' is there twice",
+                                mpri_err_name(name));
     g->outputs[g->n_outputs++] = (GraphOutput){interned, v};
     v->n_outputs++;
     return MPR_OK;
@@ -209,7 +215,9 @@ int mpri_graph_param_of(const Graph *g, const char *initializer_name)
 
 Param *mpri_graph_add_param(Graph *g)
 {
-    if (!mpri_graph_grow(g->arena, (void **)&g->params, g->n_params, &g->cap_params, sizeof *g->params)) return NULL;
+    if (!mpri_graph_grow(g->arena, (void **)&g->params, g->n_params, &g->cap_params,
+                         sizeof *g->params))
+        return NULL;
     Param *p = &g->params[g->n_params++];
     memset(p, 0, sizeof *p);
     return p;
@@ -231,8 +239,10 @@ static void use_remove(Node *n, int index)
 {
     Value *v = n->in[index];
     Use *u = &n->use[index];
-    if (u->prev) u->prev->next = u->next;
-    else v->uses = u->next;
+    if (u->prev)
+        u->prev->next = u->next;
+    else
+        v->uses = u->next;
     if (u->next) u->next->prev = u->prev;
     u->next = u->prev = NULL;
     v->n_uses--;
@@ -283,20 +293,28 @@ static void node_link(Graph *g, Node *n, Node *before)
 {
     n->next = before;
     n->prev = before ? before->prev : g->last;
-    if (n->prev) n->prev->next = n;
-    else g->first = n;
-    if (before) before->prev = n;
-    else g->last = n;
+    if (n->prev)
+        n->prev->next = n;
+    else
+        g->first = n;
+    if (before)
+        before->prev = n;
+    else
+        g->last = n;
     n->linked = true;
     g->n_nodes++;
 }
 
 static void node_unlink(Graph *g, Node *n)
 {
-    if (n->prev) n->prev->next = n->next;
-    else g->first = n->next;
-    if (n->next) n->next->prev = n->prev;
-    else g->last = n->prev;
+    if (n->prev)
+        n->prev->next = n->next;
+    else
+        g->first = n->next;
+    if (n->next)
+        n->next->prev = n->prev;
+    else
+        g->last = n->prev;
     n->next = n->prev = NULL;
     n->linked = false;
     g->n_nodes--;
@@ -313,8 +331,8 @@ static bool node_params(Graph *g, Node *n, const void *params)
     return true;
 }
 
-Node *mpri_node_create(Graph *g, Node *before, const OpDef *op, const char *name, const void *params, int n_in,
-                       Value *const *in, int n_out)
+Node *mpri_node_create(Graph *g, Node *before, const OpDef *op, const char *name,
+                       const void *params, int n_in, Value *const *in, int n_out)
 {
     Node *n = ARENA_NEW(g->arena, Node);
     if (!n) return NULL;
@@ -328,7 +346,8 @@ Node *mpri_node_create(Graph *g, Node *before, const OpDef *op, const char *name
     if (!n->name || !n->in || !n->use || !n->out || !node_params(g, n, params)) return NULL;
     static const Shape unknown = {.rank = MPRI_RANK_UNKNOWN};
     for (int i = 0; i < n_out; i++) {
-        n->out[i] = value_create(g, VAL_NODE, n->name[0] ? n->name : op->name, MPR_DTYPE_NONE, &unknown);
+        n->out[i] =
+            value_create(g, VAL_NODE, n->name[0] ? n->name : op->name, MPR_DTYPE_NONE, &unknown);
         if (!n->out[i]) return NULL;
         n->out[i]->def = n;
         n->out[i]->def_index = i;
@@ -338,8 +357,10 @@ Node *mpri_node_create(Graph *g, Node *before, const OpDef *op, const char *name
         n->in[i] = in[i];
         if (in[i]) use_add(n, i);
     }
-    if (before) n->segment = before->segment;
-    else if (g->last) n->segment = g->last->segment;
+    if (before)
+        n->segment = before->segment;
+    else if (g->last)
+        n->segment = g->last->segment;
     node_link(g, n, before);
     return n;
 }
@@ -376,7 +397,9 @@ void mpri_node_set_origin(Graph *g, Node *n, const Node *from)
 {
     if (n == from || from->origin.n == 0) return;
     int *v = ARENA_ARRAY(g->arena, int, n->origin.n + from->origin.n);
-    if (!v) return; /* origins serve reports and conversion only; the next allocation reports the failure */
+    if (!v)
+        return; /* origins serve reports and conversion only; the next allocation reports the
+                   failure */
     int count = n->origin.n;
     if (count) memcpy(v, n->origin.v, (size_t)count * sizeof *v);
     for (int i = 0; i < from->origin.n; i++) {

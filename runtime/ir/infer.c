@@ -1,5 +1,5 @@
-/* Running shape rules, and the helpers they are written with. Small integer tensors carry their contents as
- * dims, so that Shape -> Gather -> Concat -> Reshape chains resolve symbolically. */
+/* Running shape rules, and the helpers they are written with. Small integer tensors carry their
+ * contents as dims, so that Shape -> Gather -> Concat -> Reshape chains resolve symbolically. */
 #include <string.h>
 
 #include "runtime/ir/graph.h"
@@ -50,7 +50,8 @@ static mpr_status unify(InferCtx *c, const Value *v, Shape *found)
         if (f < 0 && (d >= 0 || is_unknown(c->sym, f))) found->d[i] = d;
     }
     if (!clash) return MPR_OK;
-    return mpri_err_set(c->err, MPR_E_SHAPE, "value '%s' is declared as %s but the operator gives %s",
+    return mpri_err_set(c->err, MPR_E_SHAPE,
+                        "value '%s' is declared as %s but the operator gives %s",
                         mpri_err_name(v->name), mpri_shape_print(c->sym, declared, a, sizeof a),
                         mpri_shape_print(c->sym, found, b, sizeof b));
 }
@@ -83,9 +84,11 @@ mpr_status mpri_infer_broadcast(InferCtx *c, const Shape *a, const Shape *b, Sha
             r.d[i] = y; /* a symbol against a number: it can only be that number or 1 */
         } else if (x >= 0 && y >= 0) {
             char ta[TEXT], tb[TEXT];
-            return mpri_err_set(c->err, MPR_E_SHAPE, "shapes %s and %s do not broadcast: %lld against %lld",
+            return mpri_err_set(c->err, MPR_E_SHAPE,
+                                "shapes %s and %s do not broadcast: %lld against %lld",
                                 mpri_shape_print(c->sym, a, ta, sizeof ta),
-                                mpri_shape_print(c->sym, b, tb, sizeof tb), (long long)x, (long long)y);
+                                mpri_shape_print(c->sym, b, tb, sizeof tb), (long long)x,
+                                (long long)y);
         } else {
             r.d[i] = x >= 0 ? x : mpri_dim_max(c->sym, x, y);
         }
@@ -100,11 +103,13 @@ const Dim *mpri_infer_content(InferCtx *c, int input, int64_t *n)
     if (!v) return NULL;
     int64_t count = mpri_shape_elements(&v->shape);
     if (count < 0 || count > CONTENT_LIMIT) return NULL;
-    bool readable = v->kind == VAL_CONST && v->data && (v->dtype == MPR_INT64 || v->dtype == MPR_INT32);
+    bool readable =
+        v->kind == VAL_CONST && v->data && (v->dtype == MPR_INT64 || v->dtype == MPR_INT32);
     if (!v->content && readable) {
         Dim *content = ARENA_ARRAY(c->g->arena, Dim, count);
         if (!content) return NULL;
-        for (int64_t i = 0; i < count; i++) content[i] = mpri_dim_int(c->sym, mpri_load_i64(v->dtype, v->data, i));
+        for (int64_t i = 0; i < count; i++)
+            content[i] = mpri_dim_int(c->sym, mpri_load_i64(v->dtype, v->data, i));
         v->content = content;
     }
     *n = count;
@@ -122,7 +127,8 @@ void mpri_infer_set_content(InferCtx *c, int output, int64_t n, const Dim *conte
 mpr_status mpri_infer_axis(InferCtx *c, int64_t axis, int rank, int *out)
 {
     if (axis < -(int64_t)rank || axis >= rank)
-        return mpri_err_set(c->err, MPR_E_SHAPE, "axis %lld is outside [%d, %d) of a tensor of rank %d", (long long)axis,
+        return mpri_err_set(c->err, MPR_E_SHAPE,
+                            "axis %lld is outside [%d, %d) of a tensor of rank %d", (long long)axis,
                             -rank, rank, rank);
     *out = (int)(axis < 0 ? axis + rank : axis);
     return MPR_OK;

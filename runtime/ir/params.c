@@ -1,10 +1,10 @@
-/* Parameter structs by their attribute rows: the graph copies, compares and prints attributes of every
- * operator without knowing any. */
+/* Parameter structs by their attribute rows: the graph copies, compares and prints attributes of
+ * every operator without knowing any. */
 #include <string.h>
 
 #include "runtime/ir/opdef.h"
 
-#define FIELD(T, p, row) (*(T *)((char *)(p) + (row)->offset))
+#define FIELD(T, p, row)       (*(T *)((char *)(p) + (row)->offset))
 #define CONST_FIELD(T, p, row) (*(const T *)((const char *)(p) + (row)->offset))
 
 static const AttrRow no_rows[1];
@@ -97,7 +97,8 @@ bool mpri_params_row_equal(const AttrRow *r, const void *a, const void *b)
     switch (r->kind) {
     case ATTR_INT:
     case ATTR_DTYPE: return CONST_FIELD(int64_t, a, r) == CONST_FIELD(int64_t, b, r);
-    case ATTR_FLOAT: return !memcmp(&CONST_FIELD(float, a, r), &CONST_FIELD(float, b, r), sizeof(float));
+    case ATTR_FLOAT:
+        return !memcmp(&CONST_FIELD(float, a, r), &CONST_FIELD(float, b, r), sizeof(float));
     case ATTR_STRING: {
         const char *x = CONST_FIELD(char *, a, r), *y = CONST_FIELD(char *, b, r);
         return x == y || (x && y && !strcmp(x, y));

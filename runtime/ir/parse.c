@@ -1,6 +1,6 @@
 /* The text form, read: one statement a line. The grammar is in text_form.h.
- * The trap: inference makes fresh unknowns, which must not meet those named in the text; so numbers of the
- * text are reserved before the first statement. */
+ * The trap: inference makes fresh unknowns, which must not meet those named in the text; so numbers
+ * of the text are reserved before the first statement. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,8 @@ typedef struct Operand { /* one output of a node, as written */
 static mpr_status new_name(Reader *r, char **name)
 {
     TRY(mpri_read_name(r, name));
-    if (mpri_graph_find_value(r->g, *name)) return mpri_read_fail(r, "'%s' is defined twice", mpri_err_name(*name));
+    if (mpri_graph_find_value(r->g, *name))
+        return mpri_read_fail(r, "'%s' is defined twice", mpri_err_name(*name));
     return MPR_OK;
 }
 
@@ -49,8 +50,8 @@ static mpr_status read_input(Reader *r)
 }
 
 /* "key", "init" of a slot that is declared so far as name and type. */
-static mpr_status read_slot_rest(Reader *r, char *name, SlotClass cls, DType dtype, const Shape *shape, int param,
-                                 Value **out)
+static mpr_status read_slot_rest(Reader *r, char *name, SlotClass cls, DType dtype,
+                                 const Shape *shape, int param, Value **out)
 {
     char *key = name;
     const void *init = NULL;
@@ -63,8 +64,10 @@ static mpr_status read_slot_rest(Reader *r, char *name, SlotClass cls, DType dty
         mpri_read_blank(r);
         if (strspn(r->p, "abcdefghijklmnopqrstuvwxyz") && mpri_read_name(r, &word) == MPR_OK) {
             DType other = mpri_dtype_parse(word);
-            if (other == MPR_DTYPE_NONE) r->p = start;
-            else init_dtype = other;
+            if (other == MPR_DTYPE_NONE)
+                r->p = start;
+            else
+                init_dtype = other;
         }
         TRY(mpri_read_contents(r, init_dtype, shape, &init));
     }
@@ -101,7 +104,11 @@ static mpr_status read_param(Reader *r)
     Param *p = mpri_graph_add_param(r->g);
     const char *interned = mpri_intern(r->g->names, param_name);
     if (!p || !interned) return mpri_err_nomem(r->err, sizeof(Param));
-    *p = (Param){.name = interned, .public_name = interned, .value = v, .file_dtype = dtype, .trained = trained,
+    *p = (Param){.name = interned,
+                 .public_name = interned,
+                 .value = v,
+                 .file_dtype = dtype,
+                 .trained = trained,
                  .reason = "text form"};
     return MPR_OK;
 }
@@ -224,9 +231,11 @@ static mpr_status settle_type(Reader *r, Value *v, const Operand *o)
             clash = v->shape.d[i] >= 0 && o->shape.d[i] >= 0 && v->shape.d[i] != o->shape.d[i];
     }
     if (clash)
-        return mpri_err_set(r->err, MPR_E_TYPE, "line %d: '%s' is written as %s%s, but its operator gives %s%s", r->line,
-                            mpri_err_name(v->name), mpri_dtype_name(o->dtype),
-                            mpri_shape_print(r->g->sym, &o->shape, a, sizeof a), mpri_dtype_name(v->dtype),
+        return mpri_err_set(r->err, MPR_E_TYPE,
+                            "line %d: '%s' is written as %s%s, but its operator gives %s%s",
+                            r->line, mpri_err_name(v->name), mpri_dtype_name(o->dtype),
+                            mpri_shape_print(r->g->sym, &o->shape, a, sizeof a),
+                            mpri_dtype_name(v->dtype),
                             mpri_shape_print(r->g->sym, &v->shape, b, sizeof b));
     if (v->content && !mpri_shape_equal(&v->shape, &o->shape)) v->content = NULL;
     v->dtype = o->dtype;
@@ -285,7 +294,8 @@ static mpr_status read_statement(Reader *r, Segment *segment)
         const char *keyword;
         mpr_status (*read)(Reader *r);
     } declarations[] = {
-        {"input", read_input}, {"param", read_param}, {"const", read_const}, {"slot", read_slot}, {"output", read_output},
+        {"input", read_input}, {"param", read_param},   {"const", read_const},
+        {"slot", read_slot},   {"output", read_output},
     };
     if (mpri_read_accept(r, "---")) return read_segment(r, segment);
     for (size_t i = 0; i < sizeof declarations / sizeof *declarations; i++) {
@@ -319,11 +329,17 @@ static bool next_line(Reader *r)
     return *r->p != '\0';
 }
 
-mpr_status mpri_graph_parse(const char *text, Arena *arena, Intern *names, const OpTable *ops, Graph **out, Err *err)
+mpr_status mpri_graph_parse(const char *text, Arena *arena, Intern *names, const OpTable *ops,
+                            Graph **out, Err *err)
 {
     Graph *g = mpri_graph_create(arena, names, ops);
     if (!g) return mpri_err_nomem(err, sizeof(Graph));
-    Reader r = {text, 1, g, arena, err, ARENA_ARRAY(arena, Operand, MAX_OPERANDS),
+    Reader r = {text,
+                1,
+                g,
+                arena,
+                err,
+                ARENA_ARRAY(arena, Operand, MAX_OPERANDS),
                 ARENA_ARRAY(arena, Value *, MAX_OPERANDS)};
     if (!r.out || !r.in) return mpri_err_nomem(err, MAX_OPERANDS * sizeof(Operand));
     char *name = "";

@@ -21,18 +21,24 @@ static void put_quoted(Text *t, const char *s)
     mpri_text_put(t, "\"");
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') mpri_text_add(t, "\\%c", c);
-        else if (c == '\n') mpri_text_put(t, "\\n");
-        else if (c < 0x20) mpri_text_add(t, "\\u%04x", c);
-        else mpri_text_bytes(t, s, 1);
+        if (c == '"' || c == '\\')
+            mpri_text_add(t, "\\%c", c);
+        else if (c == '\n')
+            mpri_text_put(t, "\\n");
+        else if (c < 0x20)
+            mpri_text_add(t, "\\u%04x", c);
+        else
+            mpri_text_bytes(t, s, 1);
     }
     mpri_text_put(t, "\"");
 }
 
 static void put_name(Text *t, const char *s)
 {
-    if (mpri_text_is_word(s)) mpri_text_put(t, s);
-    else put_quoted(t, s);
+    if (mpri_text_is_word(s))
+        mpri_text_put(t, s);
+    else
+        put_quoted(t, s);
 }
 
 static void put_type(Printer *p, DType dtype, const Shape *shape)
@@ -45,9 +51,12 @@ static void put_type(Printer *p, DType dtype, const Shape *shape)
 static void put_element(Text *t, DType dtype, const void *data, int64_t i)
 {
     char buf[32];
-    if (dtype == MPR_FLOAT64) mpri_text_put(t, mpri_print_f64(buf, mpri_load_f64(dtype, data, i)));
-    else if (mpri_dtype_is_float(dtype)) mpri_text_put(t, mpri_print_f32(buf, (float)mpri_load_f64(dtype, data, i)));
-    else mpri_text_add(t, "%lld", (long long)mpri_load_i64(dtype, data, i));
+    if (dtype == MPR_FLOAT64)
+        mpri_text_put(t, mpri_print_f64(buf, mpri_load_f64(dtype, data, i)));
+    else if (mpri_dtype_is_float(dtype))
+        mpri_text_put(t, mpri_print_f32(buf, (float)mpri_load_f64(dtype, data, i)));
+    else
+        mpri_text_add(t, "%lld", (long long)mpri_load_i64(dtype, data, i));
 }
 
 static bool all_equal(const char *data, int64_t n, size_t size)
@@ -87,7 +96,8 @@ static void put_contents(Text *t, DType dtype, const Shape *shape, const void *d
         mpri_text_put(t, ")");
     } else {
         size_t bytes = (size_t)n * size;
-        mpri_text_add(t, "<%zu bytes, hash %016llx>", bytes, (unsigned long long)fnv1a(data, bytes));
+        mpri_text_add(t, "<%zu bytes, hash %016llx>", bytes,
+                      (unsigned long long)fnv1a(data, bytes));
     }
 }
 
@@ -95,8 +105,8 @@ static void put_contents(Text *t, DType dtype, const Shape *shape, const void *d
 
 const char *const mpri_slot_class_names[] = {
     [SLOT_PARAM] = "param", [SLOT_GRAD] = "grad", [SLOT_MOMENT] = "moment", [SLOT_STATE] = "state"};
-const char *const mpri_segment_names[] = {
-    [SEG_FORWARD] = "forward", [SEG_BACKWARD] = "backward", [SEG_UPDATE] = "update"};
+const char *const mpri_segment_names[] =
+    {[SEG_FORWARD] = "forward", [SEG_BACKWARD] = "backward", [SEG_UPDATE] = "update"};
 
 static void put_declaration(Printer *p, const char *keyword, const Value *v)
 {
@@ -193,13 +203,15 @@ static void put_attribute(Printer *p, const AttrRow *r, const void *params)
     }
     case ATTR_INTS: {
         const Ints *v = (const Ints *)field;
-        for (int64_t i = 0; i < v->n; i++) mpri_text_add(p->t, "%s%lld", i ? "," : "[", (long long)v->v[i]);
+        for (int64_t i = 0; i < v->n; i++)
+            mpri_text_add(p->t, "%s%lld", i ? "," : "[", (long long)v->v[i]);
         mpri_text_put(p->t, v->n ? "]" : "[]");
         break;
     }
     case ATTR_FLOATS: {
         const Floats *v = (const Floats *)field;
-        for (int64_t i = 0; i < v->n; i++) mpri_text_add(p->t, "%s%s", i ? "," : "[", mpri_print_f32(buf, v->v[i]));
+        for (int64_t i = 0; i < v->n; i++)
+            mpri_text_add(p->t, "%s%s", i ? "," : "[", mpri_print_f32(buf, v->v[i]));
         mpri_text_put(p->t, v->n ? "]" : "[]");
         break;
     }
@@ -219,8 +231,8 @@ static mpr_status put_attributes(Printer *p, const Node *n, Err *err)
     _Alignas(16) char defaults[PARAMS_ROOM];
     if (!n->params || !n->op->attrs) return MPR_OK;
     if (n->op->params_size > sizeof defaults)
-        return mpri_err_set(err, MPR_E_INTERNAL, "attributes of %s need %zu bytes, room is for %d", n->op->name,
-                            n->op->params_size, PARAMS_ROOM);
+        return mpri_err_set(err, MPR_E_INTERNAL, "attributes of %s need %zu bytes, room is for %d",
+                            n->op->name, n->op->params_size, PARAMS_ROOM);
     mpri_params_default(n->op, defaults);
     int count = 0;
     for (const AttrRow *r = n->op->attrs; r->name; r++) {
@@ -261,8 +273,10 @@ static mpr_status put_node(Printer *p, const Node *n, Err *err)
     mpri_text_put(p->t, "(");
     for (int i = 0; i < n->n_in; i++) {
         if (i > 0) mpri_text_put(p->t, ", ");
-        if (n->in[i]) put_name(p->t, n->in[i]->name);
-        else mpri_text_put(p->t, "_");
+        if (n->in[i])
+            put_name(p->t, n->in[i]->name);
+        else
+            mpri_text_put(p->t, "_");
     }
     mpri_text_put(p->t, ")");
     TRY(put_attributes(p, n, err));

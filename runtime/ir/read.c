@@ -59,7 +59,8 @@ static mpr_status read_quoted(Reader *r, char **out)
         } else if (r->p[1] == 'n') {
             s[n++] = '\n';
             r->p += 2;
-        } else if (r->p[1] == 'u' && sscanf(r->p + 2, "%4x", &code) == 1 && code > 0 && code < 0x80) {
+        } else if (r->p[1] == 'u' && sscanf(r->p + 2, "%4x", &code) == 1 && code > 0 &&
+                   code < 0x80) {
             s[n++] = (char)code;
             r->p += 6;
         } else if (r->p[1] == '"' || r->p[1] == '\\') {
@@ -151,7 +152,8 @@ static mpr_status read_shape(Reader *r, Shape *shape)
     do {
         mpri_read_blank(r);
         const char *end = dim_end(r->p);
-        if (shape->rank == MPRI_MAX_RANK) return mpri_read_fail(r, "more than %d dims", MPRI_MAX_RANK);
+        if (shape->rank == MPRI_MAX_RANK)
+            return mpri_read_fail(r, "more than %d dims", MPRI_MAX_RANK);
         if (!end || !mpri_dim_parse(r->g->sym, r->p, (size_t)(end - r->p), &shape->d[shape->rank]))
             return mpri_read_fail(r, "expected a dim");
         shape->rank++;
@@ -188,8 +190,10 @@ mpr_status mpri_read_contents(Reader *r, DType dtype, const Shape *shape, const 
 {
     int64_t n = mpri_shape_elements(shape);
     size_t size = mpri_dtype_size(dtype);
-    if (mpri_read_accept(r, "<")) return mpri_read_fail(r, "the contents of this constant are not in the text");
-    if (n < 0 || size == 0) return mpri_read_fail(r, "contents need a constant shape and a computable type");
+    if (mpri_read_accept(r, "<"))
+        return mpri_read_fail(r, "the contents of this constant are not in the text");
+    if (n < 0 || size == 0)
+        return mpri_read_fail(r, "contents need a constant shape and a computable type");
     char *p = mpri_arena_array(r->arena, (size_t)n, size);
     if (!p) return mpri_err_nomem(r->err, (size_t)n);
     *data = p;
@@ -230,12 +234,16 @@ static mpr_status read_list(Reader *r, bool floats, void *field)
         double v = 0;
         if (n > 0) TRY(mpri_read_expect(r, ","));
         if (n == room) return mpri_read_fail(r, "expected ']'");
-        if (floats) TRY(mpri_read_f64(r, &v));
-        else TRY(mpri_read_i64(r, &ints[n]));
+        if (floats)
+            TRY(mpri_read_f64(r, &v));
+        else
+            TRY(mpri_read_i64(r, &ints[n]));
         reals[n++] = (float)v;
     }
-    if (floats) *(Floats *)field = (Floats){n, reals};
-    else *(Ints *)field = (Ints){n, ints};
+    if (floats)
+        *(Floats *)field = (Floats){n, reals};
+    else
+        *(Ints *)field = (Ints){n, ints};
     return MPR_OK;
 }
 
@@ -278,7 +286,8 @@ mpr_status mpri_read_attributes(Reader *r, const OpDef *op, void *params)
         char *name;
         TRY(mpri_read_name(r, &name));
         const AttrRow *row = mpri_params_row(op, name);
-        if (!row) return mpri_read_fail(r, "%s has no attribute '%s'", op->name, mpri_err_name(name));
+        if (!row)
+            return mpri_read_fail(r, "%s has no attribute '%s'", op->name, mpri_err_name(name));
         TRY(mpri_read_expect(r, "="));
         TRY(read_attribute(r, row, (char *)params + row->offset));
     } while (mpri_read_accept(r, ","));

@@ -21,8 +21,8 @@ static void fault(Check *c, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (c->n)
-        mpri_err_finding(c->err, MPR_E_INTERNAL, "after %s: node '%s' (%s): %s", c->after, mpri_err_name(c->n->name),
-                         c->n->op->name, text);
+        mpri_err_finding(c->err, MPR_E_INTERNAL, "after %s: node '%s' (%s): %s", c->after,
+                         mpri_err_name(c->n->name), c->n->op->name, text);
     else
         mpri_err_finding(c->err, MPR_E_INTERNAL, "after %s: %s", c->after, text);
 }
@@ -41,7 +41,8 @@ static void check_arity(Check *c)
     if (n_out < op->min_out || (op->max_out >= 0 && n_out > op->max_out))
         fault(c, "%d outputs, allowed %d to %d", n_out, op->min_out, op->max_out);
     for (int i = 0; i < n_in && i < op->min_in; i++)
-        if (!c->n->in[i] && !(i < 32 && (op->optional_in >> i & 1))) fault(c, "required input %d is absent", i);
+        if (!c->n->in[i] && !(i < 32 && (op->optional_in >> i & 1)))
+            fault(c, "required input %d is absent", i);
 }
 
 /* The neighbours in the list agree; check_values counts the whole list. */
@@ -66,7 +67,8 @@ static void check_inputs(Check *c, const bool *seen)
             fault(c, "input %d '%s' is used before its definition", i, mpri_err_name(v->name));
         if (u->user != c->n || u->index != i || !in_use_list(v, u))
             fault(c, "input %d '%s' is not in the value's use list", i, mpri_err_name(v->name));
-        if ((c->n->op->flags & OPF_EFFECT) && i < 32 && (c->n->op->writes >> i & 1) && v->kind != VAL_SLOT)
+        if ((c->n->op->flags & OPF_EFFECT) && i < 32 && (c->n->op->writes >> i & 1) &&
+            v->kind != VAL_SLOT)
             fault(c, "input %d '%s' is written but is no slot", i, mpri_err_name(v->name));
     }
 }
@@ -109,8 +111,8 @@ static void check_attributes(Check *c)
         if (r->kind == ATTR_INT && r->min_int < r->max_int) {
             int64_t v = *(const int64_t *)field;
             if (v < r->min_int || v > r->max_int)
-                fault(c, "attribute %s is %lld, allowed %lld to %lld", r->name, (long long)v, (long long)r->min_int,
-                      (long long)r->max_int);
+                fault(c, "attribute %s is %lld, allowed %lld to %lld", r->name, (long long)v,
+                      (long long)r->min_int, (long long)r->max_int);
         }
         if (r->kind == ATTR_STRING && r->choices) {
             const char *s = *(const char *const *)field;
@@ -141,9 +143,11 @@ static void check_values(Check *c, const int *n_outputs)
         for (const Use *u = v->uses; u && uses <= v->n_uses; u = u->next, uses++)
             if (!u->user->linked || u->index >= u->user->n_in || u->user->in[u->index] != v)
                 fault(c, "value '%s' has a use that is none", mpri_err_name(v->name));
-        if (uses != v->n_uses) fault(c, "value '%s' counts %d uses, has %d", mpri_err_name(v->name), v->n_uses, uses);
+        if (uses != v->n_uses)
+            fault(c, "value '%s' counts %d uses, has %d", mpri_err_name(v->name), v->n_uses, uses);
         if (n_outputs[i] != v->n_outputs)
-            fault(c, "value '%s' counts %d graph outputs, has %d", mpri_err_name(v->name), v->n_outputs, n_outputs[i]);
+            fault(c, "value '%s' counts %d graph outputs, has %d", mpri_err_name(v->name),
+                  v->n_outputs, n_outputs[i]);
         bool live = v->kind != VAL_NODE || (v->def && v->def->linked);
         if (live && mpri_graph_find_value(c->g, v->name) != v)
             fault(c, "the name '%s' belongs to another value", mpri_err_name(v->name));
@@ -155,21 +159,24 @@ static void check_tables(Check *c, const bool *seen)
     const Graph *g = c->g;
     for (int i = 0; i < g->n_outputs; i++) {
         const Value *v = g->outputs[i].value;
-        if (!v || !known_value(g, v)) fault(c, "graph output '%s' has no value", mpri_err_name(g->outputs[i].name));
+        if (!v || !known_value(g, v))
+            fault(c, "graph output '%s' has no value", mpri_err_name(g->outputs[i].name));
         else if (v->kind == VAL_NODE && !seen[v->id])
             fault(c, "graph output '%s' has no definition", mpri_err_name(g->outputs[i].name));
     }
     for (int i = 0; i < g->n_inputs; i++)
-        if (!g->inputs[i].value || g->inputs[i].value->kind != VAL_INPUT) fault(c, "graph input %d has no value", i);
+        if (!g->inputs[i].value || g->inputs[i].value->kind != VAL_INPUT)
+            fault(c, "graph input %d has no value", i);
     for (int i = 0; i < g->n_slots; i++) {
         const Slot *s = &g->slots[i];
-        if (!s->value || s->value->kind != VAL_SLOT || s->value->slot != i || s->value->dtype != s->dtype ||
-            !mpri_shape_equal(&s->value->shape, &s->shape))
+        if (!s->value || s->value->kind != VAL_SLOT || s->value->slot != i ||
+            s->value->dtype != s->dtype || !mpri_shape_equal(&s->value->shape, &s->shape))
             fault(c, "slot '%s' and its value disagree", mpri_err_name(s->name));
     }
     for (int i = 0; i < g->n_params; i++)
         if (g->params[i].value && !known_value(g, g->params[i].value))
-            fault(c, "parameter '%s' has a value of another graph", mpri_err_name(g->params[i].name));
+            fault(c, "parameter '%s' has a value of another graph",
+                  mpri_err_name(g->params[i].name));
 }
 
 mpr_status mpri_graph_validate(const Graph *g, const char *after, Err *err)
@@ -195,7 +202,8 @@ mpr_status mpri_graph_validate(const Graph *g, const char *after, Err *err)
         c.n = NULL;
         check_tables(&c, seen);
         for (int i = 0; i < g->n_outputs; i++)
-            if (g->outputs[i].value && known_value(g, g->outputs[i].value)) n_outputs[g->outputs[i].value->id]++;
+            if (g->outputs[i].value && known_value(g, g->outputs[i].value))
+                n_outputs[g->outputs[i].value->id]++;
         check_values(&c, n_outputs);
     }
     mpri_arena_destroy(&scratch);

@@ -40,35 +40,45 @@ static mpr_status k_gather(const KernelCall *c)
     return MPR_OK;
 }
 
-/* Inputs dy, indices; the output has the table's shape. Position by position of the table, over all
- * indices that name it, in order. */
+static int64_t index_from_front(const Tensor *indices, int64_t i, int64_t dim)
+{
+    int64_t v = mpri_load_i64(indices->dtype, indices->data, i);
+    return v < 0 ? v + dim : v;
+}
+
+enum { CHUNK = 256 };
+
+/* Sums the elements [r0, r0 + n) of row `index` over all indices from `first` on that name it. */
+static void sum_row(const KernelCall *c, int64_t dim, int64_t inner, int64_t o, int64_t first, int64_t r0, int64_t n)
+{
+    const Tensor *dy = &c->in[0], *indices = &c->in[1];
+    int64_t index = index_from_front(indices, first, dim);
+    double sum[CHUNK] = {0};
+    for (int64_t i = first; i < indices->n; i++) {
+        if (index_from_front(indices, i, dim) != index) continue;
+        for (int64_t r = 0; r < n; r++) sum[r] += mpri_ref_load(dy, (o * indices->n + i) * inner + r0 + r);
+    }
+    for (int64_t r = 0; r < n; r++) mpri_ref_store(&c->out[0], (o * dim + index) * inner + r0 + r, sum[r]);
+}
+
+/* Inputs dy, indices; the output has the table's shape. The first index that names a row sums it. */
 static mpr_status k_gather_grad(const KernelCall *c)
 {
     const GatherGradParams *p = c->params;
-    const Tensor *dy = &c->in[0], *indices = &c->in[1];
+    const Tensor *indices = &c->in[1];
     Tensor *dx = &c->out[0];
     int axis = mpri_ref_axis(p->axis, dx->rank);
     int64_t outer = mpri_ref_span(dx, 0, axis), inner = mpri_ref_span(dx, axis + 1, dx->rank);
-    int64_t dim = dx->dims[axis], index = 0;
+    int64_t dim = dx->dims[axis], index;
     for (int64_t i = 0; i < indices->n; i++) TRY(index_at(c, i, dim, &index));
     if (dx->n) memset(dx->data, 0, (size_t)dx->n * mpri_dtype_size(dx->dtype));
     for (int64_t first = 0; first < indices->n; first++) {
         bool seen = false;
-        TRY(index_at(c, first, dim, &index));
-        for (int64_t i = 0; i < first && !seen; i++) {
-            int64_t other;
-            TRY(index_at(c, i, dim, &other));
-            seen = other == index;
-        }
-        for (int64_t e = 0; e < outer * inner && !seen; e++) {
-            int64_t o = e / inner, r = e % inner, other;
-            double sum = 0;
-            for (int64_t i = first; i < indices->n; i++) {
-                TRY(index_at(c, i, dim, &other));
-                if (other == index) sum += mpri_ref_load(dy, (o * indices->n + i) * inner + r);
-            }
-            mpri_ref_store(dx, (o * dim + index) * inner + r, sum);
-        }
+        index = index_from_front(indices, first, dim);
+        for (int64_t i = 0; i < first && !seen; i++) seen = index_from_front(indices, i, dim) == index;
+        for (int64_t o = 0; o < outer && !seen; o++)
+            for (int64_t r = 0; r < inner; r += CHUNK)
+                sum_row(c, dim, inner, o, first, r, inner - r < CHUNK ? inner - r : CHUNK);
     }
     return MPR_OK;
 }

@@ -7,7 +7,7 @@
 
 static const KernelTable families[] = {
     FAMILY(elementwise), FAMILY(cast), FAMILY(matmul), FAMILY(reduce), FAMILY(softmax), FAMILY(norm),
-    FAMILY(loss), FAMILY(layout), FAMILY(index), FAMILY(conv), FAMILY(dropout),
+    FAMILY(loss), FAMILY(layout), FAMILY(index), FAMILY(conv), FAMILY(dropout), FAMILY(update),
 };
 
 const KernelTable *mpri_ref_tables(int *n)

@@ -1,0 +1,102 @@
+/* Gradient accumulation and optimizers, in f32 exactly as runtime/op/update.c writes them: these kernels
+ * define the training bits, so here a double would be wrong. Slots are read and written in place. */
+#include "kernels/ref/util.h"
+#include "kernels/update_rule.h"
+
+/* Inputs acc, dw, flag. */
+static mpr_status k_accumulate(const KernelCall *c)
+{
+    float *acc = c->in[0].data;
+    bool add = mpri_load_i64(c->in[2].dtype, c->in[2].data, 0) != 0;
+    for (int64_t i = 0; i < c->in[0].n; i++) {
+        float v = (float)mpri_ref_load(&c->in[1], i);
+        acc[i] = add ? acc[i] + v : v;
+    }
+    return MPR_OK;
+}
+
+static double block_squares(const float *g, int64_t n)
+{
+    double sums[UPDATE_SUMS] = {0};
+    for (int64_t i = 0; i < n; i++) sums[i % UPDATE_SUMS] += (double)g[i] * (double)g[i];
+    return mpri_update_join(sums);
+}
+
+/* Inputs state, scale, gradients. */
+static mpr_status k_unscale(const KernelCall *c)
+{
+    double *state = mpri_update_state(c), total = 0;
+    float inv = mpri_update_inverse(c);
+    for (int k = UPDATE_FIRST; k < c->n_in; k++) {
+        float *g = c->in[k].data;
+        double tensor = 0;
+        for (int64_t i = 0; i < c->in[k].n; i++) {
+            if (!isfinite(g[i])) state[STATE_FOUND] = 1;
+            if (inv != 1) g[i] *= inv;
+            if (!isfinite(g[i])) state[STATE_FOUND] = 1;
+        }
+        for (int64_t i = 0; i < c->in[k].n; i += UPDATE_BLOCK)
+            tensor += block_squares(g + i, c->in[k].n - i < UPDATE_BLOCK ? c->in[k].n - i : UPDATE_BLOCK);
+        total += tensor;
+    }
+    state[STATE_SQUARES] = total;
+    state[STATE_NORM] = (float)sqrt(total);
+    return MPR_OK;
+}
+
+/* Inputs state, max_norm, gradients. */
+static mpr_status k_clip(const KernelCall *c)
+{
+    float factor = mpri_update_clip(c);
+    for (int k = UPDATE_FIRST; k < c->n_in && factor != 1; k++)
+        for (int64_t i = 0; i < c->in[k].n; i++) ((float *)c->in[k].data)[i] *= factor;
+    return MPR_OK;
+}
+
+/* Inputs state, hyper, then p, g, buf (absent without momentum) per parameter. */
+static mpr_status k_sgd(const KernelCall *c)
+{
+    if (!mpri_update_begin(c)) return MPR_OK;
+    for (int k = UPDATE_FIRST; k < c->n_in; k += 3) {
+        SgdRule r = mpri_update_sgd(c, (k - UPDATE_FIRST) / 3);
+        float *p = c->in[k].data, *buf = c->in[k + 2].data;
+        const float *g = c->in[k + 1].data;
+        for (int64_t i = 0; i < c->in[k].n; i++) {
+            float d = g[i] + r.wd * p[i];
+            if (r.momentum != 0) {
+                buf[i] = r.first ? d : r.momentum * buf[i] + r.rest * d;
+                d = r.nesterov ? d + r.momentum * buf[i] : buf[i];
+            }
+            p[i] = p[i] - r.lr * d;
+        }
+    }
+    return MPR_OK;
+}
+
+/* Inputs state, hyper, then p, g, m, v per parameter. */
+static mpr_status k_adam(const KernelCall *c)
+{
+    if (!mpri_update_begin(c)) return MPR_OK;
+    for (int k = UPDATE_FIRST; k < c->n_in; k += 4) {
+        AdamRule r = mpri_update_adam(c, (k - UPDATE_FIRST) / 4);
+        float *p = c->in[k].data, *m = c->in[k + 2].data, *v = c->in[k + 3].data;
+        const float *grad = c->in[k + 1].data;
+        for (int64_t i = 0; i < c->in[k].n; i++) {
+            float w = p[i], g = grad[i];
+            if (r.decoupled) w = w * r.keep;
+            else g = g + r.wd * w;
+            m[i] = m[i] + r.rest1 * (g - m[i]);
+            v[i] = r.beta2 * v[i] + r.rest2 * g * g;
+            p[i] = w - r.step_size * (m[i] / (sqrtf(v[i]) / r.bc + r.epsilon));
+        }
+    }
+    return MPR_OK;
+}
+
+const KernelRow mpri_ref_update[5] = {
+    REF_ROW(AccumulateGrad, "accumulategrad", k_accumulate),
+    REF_ROW(UnscaleCheck, "unscalecheck", k_unscale),
+    REF_ROW(ClipGradNorm, "clipgradnorm", k_clip),
+    REF_ROW(SgdStep, "sgdstep", k_sgd),
+    REF_ROW(AdamStep, "adamstep", k_adam),
+};

@@ -1,0 +1,248 @@
+/* The update family: unscale and its flag, clipping, SGD and Adam against formulas by hand, skipped steps,
+ * accumulation; every row of every instruction set to the same bits. */
+#include "tests/support/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/update_rule.h"
+#include "runtime/base/rng.h"
+
+typedef struct World { /* one row's private copy of all slots */
+    Arena arena;
+    Tensor in[16];
+    int n;
+} World;
+
+typedef void (*Fill)(World *w);
+
+static void add(World *w, const char *text) { w->in[w->n++] = test_tensor(&w->arena, text); }
+
+static void add_random(World *w, int64_t n, uint64_t stream, float size)
+{
+    Tensor t = test_tensor_new(&w->arena, MPR_FLOAT32, 1, &n);
+    for (int64_t i = 0; i < n; i++)
+        ((float *)t.data)[i] = size * (float)mpri_rng_normal(1, stream, (uint64_t)i);
+    w->in[w->n++] = t;
+}
+
+/* Runs every row for op on its own world; all must agree to the bit. Returns the world of `ref`. */
+static World run(int op, const void *params, Fill fill, int times)
+{
+    const KernelRow *rows[16];
+    int count = test_kernel_rows(op, rows, 16);
+    World ref = {0};
+    for (int r = count - 1; r >= 0; r--) {
+        World w = {0};
+        mpri_arena_init(&w.arena, mpri_alloc_default(), 0);
+        fill(&w);
+        for (int i = 0; i < times; i++)
+            assert_int_equal(test_kernel_run(&w.arena, rows[r], params, w.n, w.in, 0, NULL, NULL, NULL), MPR_OK);
+        if (r == count - 1) {
+            ref = w;
+            continue;
+        }
+        for (int k = 0; k < w.n; k++) {
+            assert_memory_equal(w.in[k].data, ref.in[k].data, (size_t)w.in[k].n * mpri_dtype_size(w.in[k].dtype));
+            assert_true(test_tensor_guard(&w.in[k]));
+        }
+        mpri_arena_destroy(&w.arena);
+    }
+    return ref;
+}
+
+static double value(const World *w, int k, int64_t i) { return mpri_load_f64(w->in[k].dtype, w->in[k].data, i); }
+
+#define STATE "f64[8]="
+
+static void overwrite(World *w) { add(w, "f32[3]=1 2 3"); add(w, "f16[3]=0.5 0.25 inf"); add(w, "i32[]=0"); }
+static void accumulate(World *w) { add(w, "f32[3]=1 2 3"); add(w, "bf16[3]=0.5 0.25 -inf"); add(w, "i32[]=1"); }
+
+static void accumulation(void **state)
+{
+    (void)state;
+    World w = run(OP_AccumulateGrad, NULL, overwrite, 1);
+    assert_true(value(&w, 0, 0) == 0.5 && value(&w, 0, 1) == 0.25 && value(&w, 0, 2) == INFINITY);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_AccumulateGrad, NULL, accumulate, 1);
+    assert_true(value(&w, 0, 0) == 1.5 && value(&w, 0, 1) == 2.25 && value(&w, 0, 2) == -INFINITY);
+    mpri_arena_destroy(&w.arena);
+}
+
+static void clean(World *w) { add(w, STATE); add(w, "f32[]=4"); add(w, "f32[2]=12 16"); add(w, "f32[0]="); add(w, "f32[]=0"); }
+static void largest(World *w) { add(w, STATE); add(w, "f32[]=1"); add(w, "f32[3]=3.4028234e38 -0 1e-45"); }
+static void with_nan(World *w) { add(w, STATE); add(w, "f32[]=2"); add(w, "f32[20]=0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 nan"); }
+static void with_inf(World *w) { add(w, STATE); add(w, "f32[]=2"); add(w, "f32[2]=1 -inf"); }
+/* scale 2^-120, gradient 2^10: finite before, infinite after */
+static void overflow(World *w) { add(w, STATE); add(w, "f32[]=7.52316384526264e-37"); add(w, "f32[1]=1024"); }
+/* scale 2^127: inv is subnormal, and so is the result */
+static void subnormal(World *w) { add(w, STATE); add(w, "f32[]=1.7014118346046923e38"); add(w, "f32[1]=1"); }
+static void big(World *w) { add(w, STATE); add(w, "f32[]=1"); add(w, "f32[2]=3e25 4e25"); }
+
+static void unscale(void **state)
+{
+    (void)state;
+    World w = run(OP_UnscaleCheck, NULL, clean, 1);
+    assert_true(value(&w, 2, 0) == 3 && value(&w, 2, 1) == 4);
+    assert_true(value(&w, 0, STATE_FOUND) == 0 && value(&w, 0, STATE_SQUARES) == 25 && value(&w, 0, STATE_NORM) == 5);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_UnscaleCheck, NULL, largest, 1);
+    assert_true(value(&w, 0, STATE_FOUND) == 0 && signbit(value(&w, 2, 1)) && value(&w, 2, 2) > 0);
+    mpri_arena_destroy(&w.arena);
+    const Fill bad[] = {with_nan, with_inf, overflow};
+    for (int i = 0; i < 3; i++) {
+        w = run(OP_UnscaleCheck, NULL, bad[i], 1);
+        assert_true(value(&w, 0, STATE_FOUND) == 1);
+        mpri_arena_destroy(&w.arena);
+    }
+    w = run(OP_UnscaleCheck, NULL, subnormal, 1);
+    assert_true(value(&w, 0, STATE_FOUND) == 0 && value(&w, 2, 0) == 0x1p-127);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_UnscaleCheck, NULL, big, 1); /* f32 squares would overflow */
+    assert_true(fabs(value(&w, 0, STATE_NORM) - 5e25) < 1e19);
+    mpri_arena_destroy(&w.arena);
+}
+
+static void large(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=1024");
+    add_random(w, 200001, 3, 100);
+    add_random(w, 17, 4, 1);
+    add_random(w, 65536, 5, 1e-3f);
+}
+
+static void unscale_large(void **state)
+{
+    (void)state;
+    World w = run(OP_UnscaleCheck, NULL, large, 1);
+    double sum = 0;
+    for (int k = 2; k < w.n; k++)
+        for (int64_t i = 0; i < w.in[k].n; i++) sum += value(&w, k, i) * value(&w, k, i);
+    assert_true(fabs(value(&w, 0, STATE_SQUARES) - sum) < 1e-12 * sum);
+    mpri_arena_destroy(&w.arena);
+}
+
+static void clip_over(World *w) { add(w, "f64[8]=0 25 0 0 0 0 0 0"); add(w, "f32[]=2.5"); add(w, "f32[2]=3 4"); }
+static void clip_under(World *w) { add(w, "f64[8]=0 25 0 0 0 0 0 0"); add(w, "f32[]=6"); add(w, "f32[2]=3 4"); }
+static void clip_off(World *w) { add(w, "f64[8]=0 25 0 0 0 0 0 0"); add(w, "f32[]=0"); add(w, "f32[2]=3 4"); }
+static void clip_found(World *w) { add(w, "f64[8]=1 inf 0 0 0 0 0 0"); add(w, "f32[]=1"); add(w, "f32[2]=3 inf"); }
+
+static void clipping(void **state)
+{
+    (void)state;
+    float factor = 2.5f / (5.0f + 1e-6f);
+    World w = run(OP_ClipGradNorm, NULL, clip_over, 1);
+    assert_true(value(&w, 2, 0) == 3 * factor && value(&w, 2, 1) == 4 * factor && value(&w, 0, STATE_NORM) == 5);
+    mpri_arena_destroy(&w.arena);
+    const Fill same[] = {clip_under, clip_off, clip_found};
+    for (int i = 0; i < 3; i++) {
+        w = run(OP_ClipGradNorm, NULL, same[i], 1);
+        assert_true(value(&w, 2, 0) == 3 && value(&w, 2, 1) == (i == 2 ? INFINITY : 4));
+        mpri_arena_destroy(&w.arena);
+    }
+    w = run(OP_ClipGradNorm, NULL, clip_found, 1);
+    assert_true(value(&w, 0, STATE_NORM) == INFINITY);
+    mpri_arena_destroy(&w.arena);
+}
+
+static void sgd_plain(World *w) { add(w, STATE); add(w, "f32[8]=0.5 0 0 0 0 0 0 0"); add(w, "f32[2]=1 2"); add(w, "f32[2]=2 -2"); w->n++; }
+static void sgd_buffer(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[8]=0.5 0.25 0 0 0 0 0 0");
+    for (int i = 0; i < 2; i++) {
+        add(w, "f32[1]=1");
+        add(w, "f32[1]=2");
+        add(w, "f32[1]=9");
+    }
+}
+static void sgd_found(World *w) { sgd_buffer(w); ((double *)w->in[0].data)[0] = 1; }
+static void sgd_large(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[8]=0.01 0.1 0 0 0 0 0 0");
+    add_random(w, 150001, 1, 1);
+    add_random(w, 150001, 2, 1);
+    add_random(w, 150001, 3, 1);
+}
+
+static void sgd(void **state)
+{
+    (void)state;
+    World w = run(OP_SgdStep, &(SgdParams){0}, sgd_plain, 1);
+    assert_true(value(&w, 2, 0) == 0 && value(&w, 2, 1) == 3 && value(&w, 0, STATE_STEP) == 1);
+    mpri_arena_destroy(&w.arena);
+    const float scale[] = {1, 0}, lr[] = {1, 2};
+    SgdParams p = {.momentum = 0.5f, .dampening = 0.25f, .decay_scale = {2, scale}, .lr_scale = {2, lr}};
+    w = run(OP_SgdStep, &p, sgd_buffer, 2);
+    /* first: d = 2.25, buf = 2.25, p = -0.125; then d = 1.96875, buf = 1.125 + 1.4765625, p - 0.5 buf */
+    assert_true(value(&w, 4, 0) == 2.6015625 && value(&w, 2, 0) == -0.125 - 1.30078125);
+    /* without decay, twice the rate: buf = 2, p = -1; buf = 1 + 1.5, p = -3.5 */
+    assert_true(value(&w, 7, 0) == 2.5 && value(&w, 5, 0) == -3.5);
+    mpri_arena_destroy(&w.arena);
+    p.nesterov = 1;
+    w = run(OP_SgdStep, &p, sgd_buffer, 1);
+    assert_true(value(&w, 2, 0) == 1 - 0.5 * (2.25 + 0.5 * 2.25));
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_SgdStep, &p, sgd_found, 1);
+    assert_true(value(&w, 2, 0) == 1 && value(&w, 4, 0) == 9 && value(&w, 0, STATE_STEP) == 0);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_SgdStep, &p, sgd_large, 3);
+    mpri_arena_destroy(&w.arena);
+}
+
+static void adam_small(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[8]=0.125 0.5 0 0 0 0 0 0");
+    add(w, "f32[2]=1 1");
+    add(w, "f32[2]=4 0");
+    add(w, "f32[2]=");
+    add(w, "f32[2]=");
+}
+static void adam_found(World *w) { adam_small(w); ((double *)w->in[0].data)[0] = 1; }
+static void adam_large(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[8]=0.001 0.01 0 0 0 0 0 0");
+    for (int i = 0; i < 2; i++) {
+        int64_t n = i ? 70001 : 31;
+        add_random(w, n, 1, 1);
+        add_random(w, n, 2, 1);
+        add_random(w, n, 3, 0);
+        add_random(w, n, 4, 0);
+    }
+}
+
+static void adam(void **state)
+{
+    (void)state;
+    AdamParams p = {.beta1 = 0.5f, .beta2 = 0.75f, .epsilon = 1e-8f, .decoupled = 1};
+    World w = run(OP_AdamStep, &p, adam_small, 1);
+    /* first step: the corrected moments are g and g^2, so the update is lr; zero gradient: decay only */
+    assert_true(fabs(value(&w, 2, 0) - (0.9375 - 0.125)) < 1e-7 && value(&w, 2, 1) == 0.9375);
+    assert_true(value(&w, 4, 0) == 2 && value(&w, 5, 0) == 4);
+    mpri_arena_destroy(&w.arena);
+    p.decoupled = 0;
+    w = run(OP_AdamStep, &p, adam_small, 1);
+    assert_true(value(&w, 4, 0) == 2.25 && fabs(value(&w, 2, 1) - 0.875) < 1e-7);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_AdamStep, &p, adam_found, 1);
+    assert_true(value(&w, 2, 0) == 1 && value(&w, 4, 0) == 0 && value(&w, 0, STATE_STEP) == 0);
+    mpri_arena_destroy(&w.arena);
+    for (int decoupled = 0; decoupled < 2; decoupled++) {
+        p = (AdamParams){.beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .decoupled = decoupled};
+        w = run(OP_AdamStep, &p, adam_large, 3);
+        mpri_arena_destroy(&w.arena);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accumulation), cmocka_unit_test(unscale), cmocka_unit_test(unscale_large),
+        cmocka_unit_test(clipping),     cmocka_unit_test(sgd),     cmocka_unit_test(adam),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -22,7 +22,8 @@ static const char whole[] =
     "  const  axes: i64[2] = [0,-1]\n"
     "  const  flag: bool[] = 1\n"
     "  const  none: i64[0] = []\n"
-    "  h: f32[3,2] = Gemm(fc.weight, fc.weight, _) {alpha=0.5, trans=0, mode=\"tanh\", pads=[1,-2], scales=[0.1]} @ \"/fc/Gemm\"\n"
+    "  h: f32[3,2] = Gemm(fc.weight, fc.weight, _) {alpha=0.5, trans=0, mode=\"tanh\", "
+    "pads=[1,-2], scales=[0.1]} @ \"/fc/Gemm\"\n"
     "  a: f32[3,2], _, \"_\": f32[3,2] = Split(h, axes)\n"
     "  c: f16[3,2] = Cast(\"_\") {to=f16}\n"
     "  k: f32[2] = Constant() {value=f32[2] [1,2]}\n"
@@ -45,7 +46,8 @@ static void print(const Graph *g, Text *t)
 static Graph *parse(Arena *a, const char *text, Err *err)
 {
     Graph *g = NULL;
-    if (mpri_graph_parse(text, a, mpri_intern_create(a), test_table(), &g, err) != MPR_OK) return NULL;
+    if (mpri_graph_parse(text, a, mpri_intern_create(a), test_table(), &g, err) != MPR_OK)
+        return NULL;
     return g;
 }
 
@@ -89,9 +91,12 @@ static void test_inferred_types(void **state)
     Arena a;
     Err err = {0};
     mpri_arena_init(&a, NULL, 0);
-    Graph *g = parse(&a, "graph {\n\n # a comment\n input x: f32[batch,3]\n input input: f32[3]\n"
-                         " s = Shape(x)\n const two: i64[1] = [2]\n c = Concat(s, two)\n input2 = Relu(input) # end\n"
-                         " output c = c\n}", &err);
+    Graph *g = parse(&a,
+                     "graph {\n\n # a comment\n input x: f32[batch,3]\n input input: f32[3]\n"
+                     " s = Shape(x)\n const two: i64[1] = [2]\n c = Concat(s, two)\n input2 = "
+                     "Relu(input) # end\n"
+                     " output c = c\n}",
+                     &err);
     assert_ok(err.code, &err);
     Value *c = mpri_graph_find_value(g, "c");
     assert_int_equal(c->dtype, MPR_INT64);
@@ -105,7 +110,9 @@ static void test_inferred_types(void **state)
 static void test_errors(void **state)
 {
     (void)state;
-    static const struct { const char *text, *word; } bad[] = {
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
         {"graph {\n x = Foo()\n}", "unknown operator 'Foo'"},
         {"graph {\n input x: f33[2]\n}", "unknown type 'f33'"},
         {"graph {\n input x: f32[2]\n input x: f32[2]\n}", "line 3: 'x' is defined twice"},
@@ -151,7 +158,8 @@ static void test_broken_texts(void **state)
         text[i] = "x\"[(:\n,?9"[i % 9];
         mpri_err_clear(&err);
         Graph *g = parse(&a, text, &err);
-        if (g && mpri_graph_validate(g, "parse", &err) != MPR_OK) assert_non_null(strstr(err.message, "attribute"));
+        if (g && mpri_graph_validate(g, "parse", &err) != MPR_OK)
+            assert_non_null(strstr(err.message, "attribute"));
         mpri_arena_destroy(&a);
     }
 }
@@ -178,8 +186,9 @@ static void test_large_constants(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_identity), cmocka_unit_test(test_inferred_types), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_broken_texts), cmocka_unit_test(test_large_constants),
+        cmocka_unit_test(test_identity),        cmocka_unit_test(test_inferred_types),
+        cmocka_unit_test(test_errors),          cmocka_unit_test(test_broken_texts),
+        cmocka_unit_test(test_large_constants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,6 @@ typedef struct Build {
     Graph *g;
     Scope *scope;
     const Ties *ties;
-    const ValueInfoProto **info; /* by value name: hash below */
     struct Declared *declared;
     int capture;                 /* next one to use */
     bool inferring;
@@ -198,10 +197,8 @@ static mpr_status add_constant_node(Build *b, const FileNode *n, int index, cons
     d->value = mpri_value_const(b->g, d->name, (DType)t.data_type, &shape, t.data);
     if (!d->value) return mpri_err_nomem(err, sizeof(Value));
     ImportDetail *detail = b->im->d;
-    if (n->path[0] == '\0' && mpri_dtype_is_float((DType)t.data_type) && t.elements > 1) {
-        detail->constants[detail->n_constants] = d->name;
-        detail->constant_nodes[detail->n_constants++] = index;
-    }
+    if (n->path[0] == '\0' && mpri_dtype_is_float((DType)t.data_type) && t.elements > 1)
+        detail->constants[detail->n_constants++] = (LiftedConstant){d->name, index, (DType)t.data_type, t.elements, t.data};
     return MPR_OK;
 }
 
@@ -219,16 +216,18 @@ static Value *input_value(Build *b, const FileNode *n, int index, size_t k)
     return mpri_scope_find(b->scope, name)->value;
 }
 
-static mpr_status gather_inputs(Build *b, int index, Draft *d, Err *err)
+static mpr_status gather_inputs(Build *b, int index, Draft *d, bool *whole, Err *err)
 {
     const NodeProto *p = d->node->p;
     size_t extra = 0;
+    *whole = true;
     while (b->capture + (int)extra < b->scope->n_captures && b->scope->captures[b->capture + (int)extra].node == index) extra++;
     d->in = ARENA_ARRAY(&b->im->scratch, Value *, p->n_input + extra + DRAFT_SPARE_INPUTS);
     if (!d->in) return mpri_err_nomem(err, p->n_input * sizeof(Value *));
     for (size_t k = 0; k < p->n_input; k++) {
         d->in[k] = input_value(b, d->node, index, k);
         if (p->input[k][0]) d->n_in = (int)k + 1;
+        *whole &= d->in[k] || !p->input[k][0];
     }
     for (size_t k = 0; k < p->n_output; k++)
         if (p->output[k][0]) d->n_out = (int)k + 1;
@@ -241,7 +240,7 @@ static void add_captures(Build *b, int index, Draft *d)
     const Scope *s = b->scope;
     for (; b->capture < s->n_captures && s->captures[b->capture].node == index; b->capture++) {
         Value *v = mpri_scope_find(s, s->captures[b->capture].name)->value;
-        bool there = false;
+        bool there = v == NULL;
         for (int k = 0; k < d->n_in; k++) there |= d->in[k] == v;
         if (!there) d->in[d->n_in++] = v;
     }
@@ -335,7 +334,9 @@ static mpr_status add_node(Build *b, int index, Err *err)
     const MergedCopy *copy = mpri_ties_copy(b->ties, index, -1);
     if (copy) return add_merged_identity(b, copy, err);
     if (d.op->id == OP_Constant) return add_constant_node(b, n, index, d.label, err);
-    TRY(gather_inputs(b, index, &d, err));
+    bool whole;
+    TRY(gather_inputs(b, index, &d, &whole, err));
+    if (!whole) return MPR_OK; /* its producer was found wrong */
     int *origin = ARENA_NEW(&b->im->m->arena, int);
     d.taken = ARENA_ARRAY(&b->im->scratch, bool, n->p->n_attribute);
     d.base = n->p->n_output ? n->p->output[0] : n->p->name;
@@ -392,9 +393,10 @@ mpr_status mpri_build_graph(Import *im, Scope *scope, const Ties *ties, Err *err
 {
     Build b = {.im = im, .g = im->m->graph, .scope = scope, .ties = ties, .inferring = true};
     ImportDetail *detail = im->d;
-    detail->constants = ARENA_ARRAY(&im->m->arena, const char *, im->n_nodes);
-    detail->constant_nodes = ARENA_ARRAY(&im->m->arena, int, im->n_nodes);
-    if (!detail->constants || !detail->constant_nodes) return mpri_err_nomem(err, (size_t)im->n_nodes * sizeof(void *));
+    int n_constants = 0;
+    for (int i = 0; i < im->n_nodes; i++) n_constants += !strcmp(im->nodes[i].p->op_type, "Constant");
+    detail->constants = ARENA_ARRAY(&im->m->arena, LiftedConstant, n_constants);
+    if (!detail->constants) return mpri_err_nomem(err, (size_t)n_constants * sizeof(LiftedConstant));
     TRY(check_domains(im, err));
     TRY(declare_types(&b, im->infos, im->n_infos, err));
     TRY(declare_types(&b, im->outputs, im->n_outputs, err));

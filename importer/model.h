@@ -46,11 +46,19 @@ typedef struct MergedCopy {
     int reader, input;      /* else: file node index and input position of its reader */
 } MergedCopy;
 
+typedef struct LiftedConstant { /* a float Constant of more than one element */
+    const char *name;       /* its output */
+    int node;               /* file node index */
+    DType dtype;
+    int64_t elements;
+    const void *data;
+} LiftedConstant;
+
 typedef struct ImportDetail { /* ImportedModel.detail */
     Arena proto;
     int64_t ir_version;
     MergedCopy *merged; int n_merged;
-    const char **constants; int *constant_nodes; int n_constants; /* lifted: output names and file node indices */
+    LiftedConstant *constants; int n_constants;
 } ImportDetail;
 
 typedef struct Scope Scope; /* scope.h */

@@ -298,7 +298,7 @@ static mpr_status add_others(Finder *f, Err *err)
     }
     const ImportDetail *d = f->im->d;
     for (int i = 0; i < d->n_constants; i++) {
-        Value *v = mpri_graph_find_value(f->g, d->constants[i]);
+        Value *v = mpri_graph_find_value(f->g, d->constants[i].name);
         if (!v || !is_candidate(v, true)) continue;
         warn_nonfinite(f, v, v->name);
         TRY(add_param(f, v, v->name, NULL, err));

@@ -13,7 +13,6 @@
 #include "importer/file.h"
 #include "importer/prescan.h"
 #include "importer/wire.h"
-#include "runtime/base/size.h"
 
 /* ---- open and close */
 
@@ -182,34 +181,49 @@ mpr_status mpri_source_index(Source *s, Arena *arena, Err *err)
 
 /* ---- edit */
 
-static void copy_range(const Source *s, size_t from, size_t to, Text *out)
+/* head receives the tag and the new length of the graph when that changes. */
+static size_t put_head(uint8_t head[16], size_t length)
 {
-    mpri_text_bytes(out, s->bytes + from, to - from);
+    size_t n = 0;
+    head[n++] = MODEL_GRAPH << 3 | WIRE_BYTES;
+    for (; length > 0x7F; length >>= 7) head[n++] = (uint8_t)(length | 0x80);
+    head[n++] = (uint8_t)length;
+    return n;
 }
 
-mpr_status mpri_source_edit(const Source *s, const SourceEdit *edits, int n, Text *out, Err *err)
+mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out, int *n_out, uint8_t head[16], Err *err)
 {
     Span body = s->graph.body;
     size_t length = body.len, at = body.at;
     for (int i = 0; i < n; i++) {
-        if (edits[i].at < at || edits[i].len > body.at + body.len - edits[i].at)
+        if (edits[i].at < at || edits[i].at > body.at + body.len || edits[i].len > body.at + body.len - edits[i].at)
             return mpri_err_set(err, MPR_E_INTERNAL, "edit %d at byte %zu overlaps another one or leaves the graph", i, edits[i].at);
         at = edits[i].at + edits[i].len;
         length = length - edits[i].len + edits[i].n;
     }
-    copy_range(s, 0, s->graph.tagged.at, out);
-    if (length == body.len) {
-        copy_range(s, s->graph.tagged.at, body.at, out); /* keeps a padded length as it was */
-    } else {
-        mpri_wire_put_tag(out, MODEL_GRAPH, WIRE_BYTES);
-        mpri_wire_put_varint(out, length);
-    }
+    int k = 0;
+    out[k++] = (Piece){s->bytes, s->graph.tagged.at};
+    if (length == body.len) out[k++] = (Piece){s->bytes + s->graph.tagged.at, body.at - s->graph.tagged.at}; /* keeps a padded length */
+    else out[k++] = (Piece){head, put_head(head, length)};
     at = body.at;
     for (int i = 0; i < n; i++) {
-        copy_range(s, at, edits[i].at, out);
-        mpri_text_bytes(out, edits[i].bytes, edits[i].n);
+        out[k++] = (Piece){s->bytes + at, edits[i].at - at};
+        out[k++] = (Piece){edits[i].bytes, edits[i].n};
         at = edits[i].at + edits[i].len;
     }
-    copy_range(s, at, s->size, out);
-    return out->failed ? mpri_err_nomem(err, s->size) : MPR_OK;
+    out[k++] = (Piece){s->bytes + at, s->size - at};
+    *n_out = k;
+    return MPR_OK;
+}
+
+mpr_status mpri_source_edit(const Source *s, const SourceEdit *edits, int n, Text *out, Err *err)
+{
+    uint8_t head[16];
+    int k = 0;
+    Piece *pieces = mpri_alloc(out->alloc, (2 * (size_t)n + 3) * sizeof *pieces, 16);
+    if (!pieces) return mpri_err_nomem(err, (2 * (size_t)n + 3) * sizeof *pieces);
+    mpr_status status = mpri_source_pieces(s, edits, n, pieces, &k, head, err);
+    for (int i = 0; i < k; i++) mpri_text_bytes(out, pieces[i].bytes, pieces[i].n);
+    mpri_free(out->alloc, pieces);
+    return status != MPR_OK ? status : out->failed ? mpri_err_nomem(err, s->size) : MPR_OK;
 }

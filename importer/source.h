@@ -46,7 +46,12 @@ typedef struct Source {
 typedef struct SourceEdit { size_t at, len; const void *bytes; size_t n; } SourceEdit;
 /* Assemble the edited model (edits inside the main graph only) into a growing text. */
 mpr_status mpri_source_edit(const Source *s, const SourceEdit *edits, int n, Text *out, Err *err);
+/* A run of bytes of a file to be written; the memory is the caller's. */
+typedef struct Piece { const void *bytes; size_t n; } Piece;
+/* The edited model as pieces of the mapped file and of the edits: 2 * n + 3 of them at most, no copy made. */
+mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out, int *n_out, uint8_t head[16], Err *err);
 /* Write bytes to path: temp beside, fsync, rename, fsync folder. MPR_E_IO with the reason. */
 mpr_status mpri_write_file_atomic(const char *path, const void *bytes, size_t n, Err *err);
+mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err);
 
 #endif

@@ -301,7 +301,7 @@ static mpr_status read_external(Import *im, const TensorForm *t, const TypeRow *
 mpr_status mpri_tensor_decode(Import *im, const TensorForm *t, TensorData *out, Err *err)
 {
     static const uint64_t nothing[2];
-    size_t bytes;
+    size_t bytes = 0;
     const FieldRow *f;
     *out = (TensorData){.data = nothing};
     TRY(check_header(im, t, out, &bytes, err));

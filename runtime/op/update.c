@@ -1,0 +1,90 @@
+/* Gradient accumulation and the optimizer, on slots. This page is the contract between the training room
+ * and the kernels; every formula is computed in f32 exactly as written, because it defines the bits.
+ *
+ * AccumulateGrad(acc f32 slot, dw any float, flag i32 scalar slot)
+ *     flag 0: acc = f32(dw); else acc = acc + f32(dw).
+ * UnscaleCheck(state f64[8] slot, scale f32 scalar slot, g_0 … g_n f32 slots)
+ *     inv = f32(1 / f64(scale)). Per element: not finite -> found; then g = g * inv (no multiply when
+ *     inv is 1); not finite afterwards -> found. Adds g^2 in f64: per tensor in blocks of 4096 elements
+ *     (16 sums, sum j of elements j, j + 16 ..., upper half onto lower half until one is left), blocks added
+ *     in order, then tensors in order.
+ *     state[0] = 1 if found, else unchanged 0 (set to 0 by the caller at the start of an update);
+ *     state[1] = sum of squares; state[2] = f64(f32(sqrt(sum))), the norm.
+ * ClipGradNorm(state, max_norm f32 scalar slot, g_0 … g_n)
+ *     norm = f32(sqrt(state[1])); state[2] = norm. Unless state[0] is set or max_norm is 0:
+ *     factor = min(1, max_norm / (norm + 1e-6f)) in f32, g = g * factor (also when factor is 1: no change).
+ * SgdStep(state, hyper f32[8] slot, then p, g, buf per parameter)      torch.optim.SGD
+ *     d = g + wd * p; momentum 0: buf is absent and unused. buf = first step ? d : momentum * buf +
+ *     (1 - dampening) * d; d = nesterov ? d + momentum * buf : buf; p = p - lr * d.
+ * AdamStep(state, hyper, then p, g, m, v per parameter)                torch.optim.Adam, AdamW
+ *     decoupled: p = p * (1 - lr * wd), else g = g + wd * p. m = m + (1 - b1) * (g - m);
+ *     v = b2 * v + (1 - b2) * g * g; with t = step count: step_size = f32(lr / (1 - b1^t)) and
+ *     bc = f32(sqrt(1 - b2^t)), both computed in f64; p = p - step_size * (m / (sqrt(v) / bc + eps)).
+ *     Both steps do nothing when state[0] is set; else state[3], the step count, grows by one first.
+ *     hyper[0] = learning rate, hyper[1] = weight decay; a parameter's own factors multiply them. */
+#include "runtime/op/rules.h"
+
+static const AttrRow adam_attrs[] = {
+    ATTR(AdamParams, beta1, "beta1", FLOAT, .def_float = 0.9f), ATTR(AdamParams, beta2, "beta2", FLOAT, .def_float = 0.999f),
+    ATTR(AdamParams, epsilon, "epsilon", FLOAT, .def_float = 1e-8f), ATTR_FLAG(AdamParams, decoupled, "decoupled", 1),
+    ATTR(AdamParams, decay_scale, "decay_scale", FLOATS), ATTR(AdamParams, lr_scale, "lr_scale", FLOATS), ATTR_END,
+};
+static const AttrRow sgd_attrs[] = {
+    ATTR(SgdParams, momentum, "momentum", FLOAT, .def_float = 0), ATTR(SgdParams, dampening, "dampening", FLOAT, .def_float = 0),
+    ATTR_FLAG(SgdParams, nesterov, "nesterov", 0), ATTR(SgdParams, decay_scale, "decay_scale", FLOATS),
+    ATTR(SgdParams, lr_scale, "lr_scale", FLOATS), ATTR_END,
+};
+
+/* Inputs [from, n) come in groups of `size` with one shape each, all f32. */
+static mpr_status check_groups(InferCtx *c, int from, int size)
+{
+    int n = c->n->n_in - from;
+    if (n % size)
+        return mpri_err_set(c->err, MPR_E_INTERNAL, "%s takes groups of %d slots, found %d", c->n->op->name, size, n);
+    for (int k = from; k < c->n->n_in; k++) {
+        TRY(mpri_op_check_type(c, k, TS(MPR_FLOAT32)));
+        TRY(mpri_op_expect_shape(c, k, op_shape(c, from + (k - from) / size * size), "slot of the same parameter"));
+    }
+    return MPR_OK;
+}
+
+static mpr_status infer_accumulate(InferCtx *c)
+{
+    TRY(mpri_op_check_type(c, 0, TS(MPR_FLOAT32)));
+    TRY(mpri_op_check_type(c, 1, TS_FLOAT));
+    TRY(mpri_op_check_type(c, 2, TS(MPR_INT32)));
+    return mpri_op_expect_shape(c, 1, op_shape(c, 0), "gradient");
+}
+
+static mpr_status infer_gradients(InferCtx *c)
+{
+    TRY(mpri_op_check_type(c, 0, TS(MPR_FLOAT64)));
+    return check_groups(c, 2, 1);
+}
+static mpr_status infer_sgd(InferCtx *c) { return check_groups(c, 2, 3); }
+static mpr_status infer_adam(InferCtx *c) { return check_groups(c, 2, 4); }
+
+#define UPDATE                                                                                           \
+    .max_out = 0, .flags = OPF_INTERNAL | OPF_EFFECT, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,   \
+    .grad_state = GRAD_NONE, .grad_reason = "part of the update"
+
+const OpDef mpri_op_AccumulateGrad = {
+    MPRI_OP(AccumulateGrad, "mpr", "update"), .help = "add a gradient to its buffer, or start it anew", UPDATE,
+    .min_in = 3, .max_in = 3, .writes = 1, .infer = infer_accumulate,
+};
+const OpDef mpri_op_UnscaleCheck = {
+    MPRI_OP(UnscaleCheck, "mpr", "update"), .help = "gradients times 1/scale, found-inf and sum of squares", UPDATE,
+    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)2, .infer = infer_gradients,
+};
+const OpDef mpri_op_ClipGradNorm = {
+    MPRI_OP(ClipGradNorm, "mpr", "update"), .help = "scale gradients down to a global norm", UPDATE,
+    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)2, .infer = infer_gradients,
+};
+const OpDef mpri_op_SgdStep = {
+    MPRI_OP(SgdStep, "mpr", "update"), .help = "SGD with momentum, unless found-inf is set", UPDATE,
+    .min_in = 2, .max_in = -1, .optional_in = ~(uint32_t)0, .writes = ~(uint32_t)2, PARAMS(SgdParams, sgd_attrs), .infer = infer_sgd,
+};
+const OpDef mpri_op_AdamStep = {
+    MPRI_OP(AdamStep, "mpr", "update"), .help = "Adam or AdamW, unless found-inf is set", UPDATE,
+    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)2, PARAMS(AdamParams, adam_attrs), .infer = infer_adam,
+};

@@ -70,7 +70,7 @@ static mpr_status import(Import *im, const char *path, Err *err)
     Ties ties;
     TRY(read_file(im, path, err));
     TRY(mpri_import_unpack(im, err));
-    TRY(mpri_tensors_load(im, err));
+    TRY(mpri_import_tensors(im, err));
     TRY(mpri_scope_check(im, &scope, err));
     TRY(mpri_ties_find(im, &scope, &ties, err));
     im->m->graph->name = im->graph_name;

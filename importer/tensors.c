@@ -384,7 +384,7 @@ static mpr_status load_one(Import *im, SourceTensor *t, Arena *tmp, Err *err)
     return MPR_OK;
 }
 
-mpr_status mpri_tensors_load(Import *im, Err *err)
+mpr_status mpri_import_tensors(Import *im, Err *err)
 {
     Arena tmp;
     mpri_arena_init(&tmp, im->alloc, 0);

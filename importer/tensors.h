@@ -28,7 +28,7 @@ TensorForm mpri_tensor_form(const TensorProto *p, const char *name);
 /* Checks type, dims, storage and values; reads external data. TYPE, SHAPE, LIMIT, INVALID_MODEL, EXTDATA_*. */
 mpr_status mpri_tensor_decode(Import *im, const TensorForm *t, TensorData *out, Err *err);
 /* All initializers of the main graph into im->src->tensors. */
-mpr_status mpri_tensors_load(Import *im, Err *err);
+mpr_status mpri_import_tensors(Import *im, Err *err);
 /* Bits of one element in raw_data; 0 for types that have none (string, undefined, unknown). */
 int mpri_tensor_bits(int64_t data_type);
 /* Name of a data type for people: "float", "int64", "type 99". */

@@ -383,6 +383,26 @@ void mpri_node_remove(Graph *g, Node *n)
     node_unlink(g, n);
 }
 
+mpr_status mpri_node_add_output(Graph *g, Node *n, Err *err)
+{
+    static const Shape unknown = {.rank = MPRI_RANK_UNKNOWN};
+    int at = 0;
+    while (at < n->n_out && n->out[at]) at++;
+    if (at == n->n_out) {
+        Value **out = ARENA_ARRAY(g->arena, Value *, n->n_out + 1);
+        if (!out) return mpri_err_nomem(err, sizeof *out * (size_t)(n->n_out + 1));
+        for (int i = 0; i < n->n_out; i++) out[i] = n->out[i];
+        n->out = out;
+        n->n_out++;
+    }
+    Value *v = value_create(g, VAL_NODE, n->name[0] ? n->name : n->op->name, MPR_DTYPE_NONE, &unknown);
+    if (!v) return mpri_err_nomem(err, sizeof *v);
+    v->def = n;
+    v->def_index = at;
+    n->out[at] = v;
+    return MPR_OK;
+}
+
 void mpri_node_drop_output(Graph *g, Node *n, int i)
 {
     Value *v = n->out[i];

@@ -11,6 +11,7 @@ typedef struct OptimizerParam {
     SessionParam *p;
     float rate_ratio;      /* on the base rate */
     float decay;
+    const char *moment[2]; /* slot names; NULL: none */
 } OptimizerParam;
 
 typedef enum UpdatePart { UPDATE_UNSCALE, UPDATE_CLIP, UPDATE_STEP, UPDATE_PARTS } UpdatePart;
@@ -25,12 +26,11 @@ struct mpr_optimizer {
     float rate;
     AdamParams adam;       /* kind decides */
     SgdParams sgd;
-    float decay;           /* common factor; decay_scale of a parameter is relative to it */
-    const char *prefix;    /* of its state slots, "opt0:" */
-    /* plans for the gradients that are present; made anew when that set changes */
-    Plan *plan[UPDATE_PARTS];
+    /* slots: state f64[8] and hyper f32[8] as update.c says, and two scalars */
+    StoreSlot state, hyper, scale, max_norm;
+    bool measured;         /* state[1] is the sum of squares of the gradients as they are */
+    Plan *plan[UPDATE_PARTS]; /* for the gradients that are present; made anew when that set changes */
     bool *planned;         /* per parameter: in the plans */
-    bool planned_any;
 };
 
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err);
@@ -38,21 +38,27 @@ mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimi
 void mpri_optimizer_destroy(mpr_optimizer *opt);
 mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, float rate, Err *err);
 float mpri_optimizer_rate(const mpr_optimizer *opt);
+/* "adamw", "adam" or "sgd" */
+const char *mpri_optimizer_name(const mpr_optimizer *opt);
 bool mpri_optimizer_any_present(const mpr_optimizer *opt);
 bool mpri_optimizer_any_scaled(const mpr_optimizer *opt); /* some gradient is scaled and not unscaled */
 /* Gradients of an older window: MPR_E_ORDER. */
 mpr_status mpri_optimizer_check_generation(const mpr_optimizer *opt, Err *err);
-/* Multiply by inv and test. *checked is false when there is no gradient at all. */
-mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float inv, bool *checked, bool *found, Err *err);
+/* Multiply by 1/scale and test. *checked is false when there is no gradient at all. */
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, bool *found, Err *err);
 mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, Err *err);
 /* The update itself, unconditionally. */
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err);
 /* Without a scaler: check, then apply unless something is not finite. */
 mpr_status mpri_optimizer_step(mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err);
-/* Number of slots that hold its state, and their names (moments, step counters): for checkpoints. */
+/* Number of slots that hold its state, and their names (moments, step counters): for checkpoints; -1 on
+ * failure. */
 int mpri_optimizer_slots(const mpr_optimizer *opt, Arena *arena, const char *const **names, Err *err);
 
-/* optimizer_plan.c: the plan of one part for the gradients present. */
+/* ---- optimizer_plan.c ---- */
+/* "optimizer0:state": slot names of an optimizer; moments are named by kind and parameter. */
+mpr_status mpri_optimizer_make_slots(mpr_optimizer *opt, Err *err);
+/* The plan of one part for the gradients present. */
 mpr_status mpri_optimizer_plan(mpr_optimizer *opt, UpdatePart part, Plan **out, Err *err);
 void mpri_optimizer_plans_free(mpr_optimizer *opt);
 

@@ -216,10 +216,10 @@ mpr_status mpri_scaler_check_idle(const mpr_scaler *sc, Err *err)
 
 static mpr_status unscale(mpr_scaler *sc, ScalerEntry *e, Err *err)
 {
-    float inv = (float)((sc->extra > 0 ? sc->extra : 1.0) / (double)sc->scale);
+    float scale = sc->extra > 0 ? (float)((double)sc->scale / sc->extra) : sc->scale;
     sc->extra = 0;
     bool checked = false, found = false;
-    TRY(mpri_optimizer_unscale(e->opt, inv, &checked, &found, err));
+    TRY(mpri_optimizer_unscale(e->opt, scale, &checked, &found, err));
     if (checked) {
         e->checked = true;
         e->found = found;

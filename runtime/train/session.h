@@ -84,6 +84,7 @@ struct mpr_session {
     mpr_scaler *scalers;     /* list: their order rules hold for all gradients */
     void *fetch;             /* conversion buffer of mpr_session_output */
     size_t fetch_bytes;
+    int optimizers;          /* made so far: numbers their slots */
     int children;            /* optimizers, scalers, datasets … alive */
 };
 

@@ -269,19 +269,50 @@ static mpr_status name_outputs(Build *b, Node *n, const NodeProto *p, Err *err)
     return MPR_OK;
 }
 
+/* Types and shapes of the inputs, in the standard's words: what the error of a shape rule is about. */
+static mpr_status tell_inputs(const Build *b, const Node *n, Err *err)
+{
+    char text[1200], shape[200];
+    size_t used = 0;
+    text[0] = '\0';
+    for (int k = 0; k < n->n_in && used < sizeof text - 1; k++) {
+        const Value *v = n->in[k];
+        if (!v) continue;
+        int len = snprintf(text + used, sizeof text - used, "%s'%s' %s%s", used ? ", " : "", mpri_err_name(v->name), mpri_tensor_type_name(v->dtype),
+                           mpri_shape_print(b->g->sym, &v->shape, shape, sizeof shape));
+        used += len > 0 ? (size_t)len : 0;
+    }
+    return mpri_err_where(err, "inputs %s", text);
+}
+
 static mpr_status infer(Build *b, Node *n, const Draft *d, Err *err)
 {
     if (!b->inferring || err->findings) return MPR_OK;
     DType declared[16];
     bool opaque = n->op->flags & OPF_OPAQUE;
     for (int k = 0; k < n->n_out && k < 16; k++) declared[k] = n->out[k] ? n->out[k]->dtype : MPR_DTYPE_NONE;
-    TRY(mpri_infer_node(b->g, n, err));
+    if (mpri_infer_node(b->g, n, err) != MPR_OK) return tell_inputs(b, n, err);
     for (int k = 0; k < n->n_out; k++) {
         if (!n->out[k]) continue;
         if (!opaque && k < 16 && check_declared(n->out[k], declared[k], err) != MPR_OK) return mpri_err_where(err, "%s", d->label);
         if (!opaque) n->out[k]->declared = false;
     }
     return MPR_OK;
+}
+
+/* Outputs of an opaque node that nothing declares: most operators keep the type of their first input. */
+static void guess_outputs(Node *n)
+{
+    static const struct { const char *op; DType t; } fixed[] = {
+        {"ArgMax", MPR_INT64}, {"ArgMin", MPR_INT64}, {"NonZero", MPR_INT64}, {"IsNaN", MPR_BOOL}, {"IsInf", MPR_BOOL}, {"Xor", MPR_BOOL},
+        {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32}, {"DequantizeLinear", MPR_FLOAT32}, {"QuantizeLinear", MPR_UINT8},
+    };
+    DType t = MPR_DTYPE_NONE;
+    for (int k = 0; k < n->n_in && !t; k++) t = n->in[k] ? n->in[k]->dtype : MPR_DTYPE_NONE;
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+        if (!strcmp(fixed[i].op, n->opaque_type)) t = fixed[i].t;
+    for (int k = 0; k < n->n_out; k++)
+        if (n->out[k] && !n->out[k]->declared) n->out[k]->dtype = t;
 }
 
 static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
@@ -298,6 +329,7 @@ static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
         n->why = d->opaque_why;
     }
     TRY(name_outputs(b, n, p, err));
+    if (opaque) guess_outputs(n);
     return infer(b, n, d, err);
 }
 

@@ -250,7 +250,10 @@ static mpr_status read_nodes(Import *im, Err *err)
         if (!im->Array) return mpri_err_nomem(err, (size_t)im->Count * sizeof(void *));                      \
         pos = (In).at;                                                                                       \
         for (int i = 0; mpri_wire_next(im->src->bytes, (In).at + (In).len, &pos, &f) == WIRE_OK;)            \
-            if (f.number == (Number)) TRY(UNPACK(im, Unpack, &f, &im->Array[i++], err));                     \
+            if (f.number == (Number)) {                                                                      \
+                CType **out = &im->Array[i++];                                                               \
+                TRY(UNPACK(im, Unpack, &f, out, err));                                                       \
+            }                                                                                                \
         return MPR_OK;                                                                                       \
     }
 READ_LIST(read_inputs, 11, ValueInfoProto, value_info_proto, inputs, n_inputs, im->src->graph.body)

@@ -16,7 +16,10 @@ mpr_status mpri_infer_node(Graph *g, Node *n, Err *err)
     if (status == MPR_OK && mpri_symtab_failed(g->sym)) status = mpri_err_nomem(err, sizeof(Dim));
     if (status == MPR_OK) return MPR_OK;
     const char *type = n->opaque_type ? n->opaque_type : n->op->name;
-    return mpri_err_where(err, "node '%s' (%s)", mpri_err_name(n->name), mpri_err_name(type));
+    if (n->name[0] || n->n_out == 0 || !n->out[0])
+        return mpri_err_where(err, "node '%s' (%s)", mpri_err_name(n->name), mpri_err_name(type));
+    return mpri_err_where(err, "node of '%s' (%s)", mpri_err_name(n->out[0]->name),
+                          mpri_err_name(type));
 }
 
 mpr_status mpri_infer_graph(Graph *g, Err *err)

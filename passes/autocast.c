@@ -1,14 +1,15 @@
 /* Autocast: which operator computes in which type, stated by casts.
  *
- * One walk in execution order. The types of a node's inputs are final when it is reached; its class says
- * the type to compute in, inputs of another type get a cast, and inference gives the outputs. So there
- * is exactly one Cast per value and type, right behind the value, shared by all readers; small constants
- * are converted instead. Reference: torch.autocast's rules, restated for ONNX in the profiles.
+ * One walk in execution order. The types of a node's inputs are final when it is reached; its
+ * class says the type to compute in, inputs of another type get a cast, and inference gives the
+ * outputs. So there is exactly one Cast per value and type, right behind the value, shared by all
+ * readers; small constants are converted instead. Reference: torch.autocast's rules, restated for
+ * ONNX in the profiles.
  *
- * Traps. A rank-0 tensor never lifts a dimensioned one (torch's promotion of scalars), or every "* 0.125"
- * with an f32 scalar would lift the branch. A cast of a value that was itself widened must start from the
- * original, and one that was narrowed must not: narrowing rounds. Constants out of range pin their node to
- * f32. Integers, booleans and f64 are never touched. */
+ * Traps. A rank-0 tensor never lifts a dimensioned one (torch's promotion of scalars), or every "*
+ * 0.125" with an f32 scalar would lift the branch. A cast of a value that was itself widened must
+ * start from the original, and one that was narrowed must not: narrowing rounds. Constants out of
+ * range pin their node to f32. Integers, booleans and f64 are never touched. */
 #include "passes/autocast.h"
 
 #include "passes/rewrite.h"
@@ -18,24 +19,19 @@ typedef struct Autocast {
     Graph *g;
     Err *err;
     DType low;
-    int n_values;     /* that were there before: what the arrays below cover */
-    DType *declared;  /* by value id: type before the pass */
-    Value **made[2];  /* by value id: its cast to f32, to low */
-    bool *region;     /* by node id */
+    int n_values;    /* that were there before: what the arrays below cover */
+    DType *declared; /* by value id: type before the pass */
+    Value **made[2]; /* by value id: its cast to f32, to low */
+    bool *region;    /* by node id */
     int n_low, n_f32, n_casts;
     bool changed;
 } Autocast;
 
+/* A fixed input (scale of a normalisation, ratio of a Dropout) is never narrowed and decides
+ * nothing. */
 static bool may_cast(const Node *n, int k)
 {
     return mpri_prepare_eligible(n->in[k]) && !(k < 32 && n->op->fixed_in >> k & 1);
-}
-
-/* Normalisations compute in f32 whatever they read: scale and bias stay the f32 masters beside a low x. */
-static bool keeps_f32(const Node *n, int k, CastClass cls, DType t)
-{
-    bool mixed = (n->op->flags & OPF_MIXED_IN) && !(n->op->flags & OPF_ELEMENTWISE);
-    return cls == CAST_KEEP && mixed && mpri_dtype_is_low(t) && n->in[k]->dtype == MPR_FLOAT32;
 }
 
 /* ---- casts ---- */
@@ -45,7 +41,8 @@ static bool is_cast_to(const Node *n, DType t)
     return mpri_is(n, OP_Cast) && ((const CastParams *)n->params)->to == (int64_t)t;
 }
 
-/* A Cast of v to t that the file has already: moved right behind v, where all readers can share it. */
+/* A Cast of v to t that the file has already: moved right behind v, where all readers can share
+ * it. */
 static mpr_status file_cast(Autocast *a, const Value *v, DType t, Node *before, Value **out)
 {
     *out = NULL;
@@ -58,7 +55,8 @@ static mpr_status file_cast(Autocast *a, const Value *v, DType t, Node *before, 
     return MPR_OK;
 }
 
-static mpr_status new_cast(Autocast *a, Value *v, DType t, Node *before, const char *why, Value **out)
+static mpr_status new_cast(Autocast *a, Value *v, DType t, Node *before, const char *why,
+                           Value **out)
 {
     char *name = mpri_arena_printf(a->g->arena, "%s__mpr_%s", v->name, mpri_dtype_name(t));
     CastParams p;
@@ -73,7 +71,8 @@ static mpr_status new_cast(Autocast *a, Value *v, DType t, Node *before, const c
 }
 
 /* v in type t. */
-static mpr_status cast_to(Autocast *a, Value *v, DType t, bool saturate, const char *why, Value **out)
+static mpr_status cast_to(Autocast *a, Value *v, DType t, bool saturate, const char *why,
+                          Value **out)
 {
     *out = v;
     if (v->dtype == t) return MPR_OK;
@@ -105,9 +104,11 @@ static mpr_status cast_to(Autocast *a, Value *v, DType t, bool saturate, const c
 
 static mpr_status mixed_low(Autocast *a, const Node *n)
 {
-    mpri_err_set(a->err, MPR_E_TYPE, "node '%s' (%s) mixes f16 and bf16 inputs", mpri_err_name(n->name), n->op->name);
-    return mpri_err_advice(a->err, "the model holds %s tensors: use that type, or train it as it is without autocast",
-                           a->low == MPR_FLOAT16 ? "bf16" : "f16");
+    mpri_err_set(a->err, MPR_E_TYPE, "node '%s' (%s) mixes f16 and bf16 inputs",
+                 mpri_err_name(n->name), n->op->name);
+    return mpri_err_advice(
+        a->err, "the model holds %s tensors: use that type, or train it as it is without autocast",
+        a->low == MPR_FLOAT16 ? "bf16" : "f16");
 }
 
 /* Widest of the inputs with dimensions; of the scalars when there are no others. */
@@ -152,11 +153,13 @@ static bool masks(const Node *n)
     return mpri_is(n, OP_Where) || mpri_is(n, OP_Add) || mpri_is(n, OP_Sub);
 }
 
-/* Does a constant of n not fit? Either n goes to f32 (*t and *d change) or the constant is clamped. */
-static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rule, DType *t, bool *saturate)
+/* Does a constant of n not fit? Either n goes to f32 (*t and *d change) or the constant is
+ * clamped. */
+static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rule, DType *t,
+                        bool *saturate)
 {
     for (int k = 0; k < n->n_in; k++) {
-        if (!may_cast(n, k) || n->in[k]->dtype == *t || keeps_f32(n, k, d->cls, *t)) continue;
+        if (!may_cast(n, k) || n->in[k]->dtype == *t) continue;
         double x = 0;
         const Value *c = NULL;
         RangeFault fault = mpri_autocast_range(n->in[k], *t, &x, &c);
@@ -167,15 +170,20 @@ static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rul
         if (fault == RANGE_OVERFLOW && (clamps(n) || (masks(n) && by_rule && d->cls == CAST_LOW))) {
             *saturate = true;
             if (!clamps(n))
-                mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): constant '%s' = %s becomes %s in %s; clamped to %s",
-                         mpri_err_name(n->name), n->op->name, mpri_err_name(c->name), number, becomes,
-                         mpri_dtype_name(*t), x < 0 ? "the least finite value" : "the largest finite value");
+                mpri_log(a->ctx->log, MPR_LOG_NOTICE,
+                         "node '%s' (%s): constant '%s' = %s becomes %s in %s; clamped to %s",
+                         mpri_err_name(n->name), n->op->name, mpri_err_name(c->name), number,
+                         becomes, mpri_dtype_name(*t),
+                         x < 0 ? "the least finite value" : "the largest finite value");
             continue;
         }
-        const char *why = mpri_arena_printf(a->g->arena, "constant '%s' = %s becomes %s in %s: kept in f32",
-                                            mpri_err_name(c->name), number, becomes, mpri_dtype_name(*t));
+        const char *why = mpri_arena_printf(a->g->arena,
+                                            "constant '%s' = %s becomes %s in %s: kept in f32",
+                                            mpri_err_name(c->name), number, becomes,
+                                            mpri_dtype_name(*t));
         if (!why) return mpri_err_nomem(a->err, 128);
-        mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name, why);
+        mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): %s", mpri_err_name(n->name),
+                 n->op->name, why);
         *d = (CastDecision){CAST_FP32, why};
         *t = MPR_FLOAT32;
         *saturate = false;
@@ -191,7 +199,8 @@ static mpr_status fixed(Autocast *a, Node *n, const char *why)
 {
     for (int k = 0; k < n->n_in && !mpri_is(n, OP_Cast); k++) {
         Value *v = n->in[k];
-        if (!mpri_prepare_eligible(v) || v->id >= a->n_values || v->dtype == a->declared[v->id]) continue;
+        if (!mpri_prepare_eligible(v) || v->id >= a->n_values || v->dtype == a->declared[v->id])
+            continue;
         TRY(cast_to(a, v, a->declared[v->id], false, why, &v));
         mpri_node_set_input(n, k, v);
     }
@@ -210,13 +219,14 @@ static mpr_status visit(Autocast *a, Node *n)
     bool by_rule, saturate = false;
     CastDecision d = mpri_profile_decide(a->ctx->o->profile, n, &by_rule);
     if (d.cls == CAST_FIXED || d.cls == CAST_FORGOTTEN) return fixed(a, n, d.why);
-    if (a->region[n->id]) d = (CastDecision){CAST_FP32, "loss region: f32 from the last product to the loss"};
+    if (a->region[n->id])
+        d = (CastDecision){CAST_FP32, "loss region: f32 from the last product to the loss"};
     DType t;
     TRY(compute_type(a, n, d.cls, &t));
     if (t == MPR_DTYPE_NONE) return mpri_infer_node(a->g, n, a->err);
     if (mpri_dtype_is_low(t)) TRY(guard(a, n, &d, by_rule, &t, &saturate));
     for (int k = 0; k < n->n_in; k++) {
-        if (!may_cast(n, k) || keeps_f32(n, k, d.cls, t)) continue;
+        if (!may_cast(n, k) && !(mpri_prepare_eligible(n->in[k]) && t == MPR_FLOAT32)) continue;
         Value *v;
         TRY(cast_to(a, n->in[k], t, saturate, d.why, &v));
         if (v != n->in[k]) a->changed = true;
@@ -233,8 +243,10 @@ static mpr_status outputs(Autocast *a)
 {
     for (int i = 0; i < a->g->n_outputs; i++) {
         Value *v = a->g->outputs[i].value, *to;
-        if (!mpri_prepare_eligible(v) || v->id >= a->n_values || v->dtype == a->declared[v->id]) continue;
-        TRY(cast_to(a, v, a->declared[v->id], false, "graph outputs keep their declared type", &to));
+        if (!mpri_prepare_eligible(v) || v->id >= a->n_values || v->dtype == a->declared[v->id])
+            continue;
+        TRY(cast_to(a, v, a->declared[v->id], false, "graph outputs keep their declared type",
+                    &to));
         a->g->outputs[i].value = to;
         v->n_outputs--;
         to->n_outputs++;
@@ -263,7 +275,8 @@ mpr_status mpri_pass_autocast(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     const PassOptions *o = ctx->o;
     if (o->autocast == MPR_DTYPE_NONE || o->autocast == MPR_FLOAT32) return MPR_OK;
     if (!mpri_dtype_is_low(o->autocast))
-        return mpri_err_set(err, MPR_E_USAGE, "autocast to %s: only f16 and bf16 are low types", mpri_dtype_name(o->autocast));
+        return mpri_err_set(err, MPR_E_USAGE, "autocast to %s: only f16 and bf16 are low types",
+                            mpri_dtype_name(o->autocast));
     if (!o->profile) return mpri_err_set(err, MPR_E_INTERNAL, "autocast without a profile");
     Autocast a = {.ctx = ctx, .g = g, .err = err, .low = o->autocast};
     TRY(prepare(&a));
@@ -276,7 +289,8 @@ mpr_status mpri_pass_autocast(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     }
     TRY(outputs(&a));
     *changed = *changed || a.changed;
-    mpri_log(ctx->log, MPR_LOG_INFO, "autocast to %s (%s): %d operators in %s, %d in f32, %d casts", mpri_dtype_name(a.low),
-             o->profile->name, a.n_low, mpri_dtype_name(a.low), a.n_f32, a.n_casts);
+    mpri_log(ctx->log, MPR_LOG_INFO, "autocast to %s (%s): %d operators in %s, %d in f32, %d casts",
+             mpri_dtype_name(a.low), o->profile->name, a.n_low, mpri_dtype_name(a.low), a.n_f32,
+             a.n_casts);
     return MPR_OK;
 }

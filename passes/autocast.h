@@ -6,13 +6,13 @@
 #include "passes/prepare.h"
 #include "passes/profile.h"
 
-/* Marks (by node id) the nodes between the graph output "loss" and the last allow operators. Warns about a
- * hand-written cross-entropy on probabilities. */
+/* Marks (by node id) the nodes between the graph output "loss" and the last allow operators. Warns
+ * about a hand-written cross-entropy on probabilities. */
 void mpri_autocast_region(PassCtx *ctx, const Graph *g, bool *region);
 
 typedef enum RangeFault { RANGE_OK, RANGE_OVERFLOW, RANGE_UNDERFLOW } RangeFault;
-/* Would the constant v (or the constant behind layout operators) change beyond rounding in `low`: finite to
- * inf, or non-zero to 0? *value: the first such element. */
+/* Would the constant v (or the constant behind layout operators) change beyond rounding in `low`:
+ * finite to inf, or non-zero to 0? *value: the first such element. */
 RangeFault mpri_autocast_range(const Value *v, DType low, double *value, const Value **constant);
 
 #endif

@@ -1,13 +1,15 @@
-/* Constants that do not fit 16 bits: -1e9 and the float minimum become -inf, 1e-12 becomes 0, and a model
- * with them is wrong without any message. Bounds are those of round to nearest even.
+/* Constants that do not fit 16 bits: -1e9 and the float minimum become -inf, 1e-12 becomes 0, and
+ * a model with them is wrong without any message. Bounds are those of round to nearest even.
  *
- * Underflow counts for constants of the file only: training moves parameters, and a large table has
- * always some tiny elements, so there more than one in a hundred must be lost. */
+ * Underflow counts for constants of the file only: training moves parameters, and a large table
+ * has always some tiny elements, so there more than one in a hundred must be lost. */
 #include "passes/autocast.h"
 
 #include <math.h>
 
-typedef struct Bounds { double over, under; } Bounds; /* |x| >= over gives inf, |x| <= under gives 0 */
+typedef struct Bounds {
+    double over, under;
+} Bounds; /* |x| >= over gives inf, |x| <= under gives 0 */
 
 static Bounds bounds(DType low)
 {
@@ -24,7 +26,8 @@ static const Value *constant_behind(const Value *v)
     return v && v->kind == VAL_CONST && v->data && mpri_prepare_eligible(v) ? v : NULL;
 }
 
-/* Position of the first element beyond `over`, n when there is none. The f32 loop is the one over weights. */
+/* Position of the first element beyond `over`, n when there is none. The f32 loop is the one over
+ * weights. */
 static int64_t first_over(const Value *v, int64_t n, double over)
 {
     int64_t i = 0;

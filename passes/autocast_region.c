@@ -1,6 +1,7 @@
-/* The loss region. A loss that the file writes operator by operator would be judged operator by operator:
- * the squared error of two low tensors would be a low Mul. From the scalar loss back to the last product,
- * normalisation, parameter or input, everything is computed in f32, whatever the profile says. */
+/* The loss region. A loss that the file writes operator by operator would be judged operator by
+ * operator: the squared error of two low tensors would be a low Mul. From the scalar loss back to
+ * the last product, normalisation, parameter or input, everything is computed in f32, whatever the
+ * profile says. */
 #include "passes/autocast.h"
 
 #include <string.h>
@@ -12,7 +13,8 @@ static bool family(const Node *n, const char *name)
 
 static bool walked(const Profile *p, const Node *n)
 {
-    static const char *const families[] = {"elementwise", "reduce", "layout", "index", "softmax", "cast"};
+    static const char *const families[] = {"elementwise", "reduce",  "layout",
+                                           "index",       "softmax", "cast"};
     if (n->op->flags & (OPF_LOSS | OPF_OPAQUE)) return false;
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
         if (family(n, families[i])) return mpri_profile_class(p, n).cls != CAST_LOW;
@@ -37,7 +39,9 @@ static bool log_of_sigmoid(const Node *n)
     const Node *d = mpri_def(n->in[0]);
     for (int i = 0; i < FAR && d; i++) {
         if (mpri_is(d, OP_Sigmoid)) return true;
-        if (!mpri_is(d, OP_Add) && !mpri_is(d, OP_Sub) && !mpri_is(d, OP_Clip) && !mpri_is(d, OP_Max)) return false;
+        if (!mpri_is(d, OP_Add) && !mpri_is(d, OP_Sub) && !mpri_is(d, OP_Clip) &&
+            !mpri_is(d, OP_Max))
+            return false;
         const Node *left = mpri_def(d->in[0]);
         d = left || d->n_in < 2 ? left : mpri_def(d->in[1]);
     }
@@ -50,11 +54,13 @@ void mpri_autocast_region(PassCtx *ctx, const Graph *g, bool *region)
     if (!loss || !walked(ctx->o->profile, loss)) return;
     region[loss->id] = true;
     bool warned = false;
-    for (const Node *n = loss; n; n = n->prev) { /* users come before producers: one walk is enough */
+    for (const Node *n = loss; n;
+         n = n->prev) { /* users come before producers: one walk is enough */
         if (!region[n->id]) continue;
         if (!warned && log_of_sigmoid(n)) {
             mpri_log(ctx->log, MPR_LOG_WARNING,
-                     "node '%s': the loss takes the logarithm of a Sigmoid; it is kept in f32, but a loss on "
+                     "node '%s': the loss takes the logarithm of a Sigmoid; it is kept in f32, but "
+                     "a loss on "
                      "logits is more accurate",
                      mpri_err_name(n->name));
             warned = true;

@@ -1,9 +1,10 @@
-/* The loss: attached to an output of the model, or found in it. Afterwards the graph has an output "loss",
- * an f32 scalar, and, for the losses made here, an input for the labels.
+/* The loss: attached to an output of the model, or found in it. Afterwards the graph has an output
+ * "loss", an f32 scalar, and, for the losses made here, an input for the labels.
  *
- * Trap: PyTorch flattens logits and labels and so means over every counted label of the batch; CrossEntropy
- * takes the class axis as it lies and gives the same mean. ONNX's own SoftmaxCrossEntropyLoss has its
- * classes on axis 1; it becomes the same internal operator, so there is one loss to differentiate. */
+ * Trap: PyTorch flattens logits and labels and so means over every counted label of the batch;
+ * CrossEntropy takes the class axis as it lies and gives the same mean. ONNX's own
+ * SoftmaxCrossEntropyLoss has its classes on axis 1; it becomes the same internal operator, so
+ * there is one loss to differentiate. */
 #include <string.h>
 #include "passes/rewrite.h"
 
@@ -75,41 +76,50 @@ static mpr_status choose_logits(const PassOptions *o, Graph *g, Value **out, Err
     if (o->logits) {
         found = find_output(g, o->logits);
         if (!found) {
-            mpri_err_set(err, MPR_E_USAGE, "the model has no output '%s' for the loss to read", mpri_err_name(o->logits));
+            mpri_err_set(err, MPR_E_USAGE, "the model has no output '%s' for the loss to read",
+                         mpri_err_name(o->logits));
             return list_outputs(g, err);
         }
     } else {
         found = g->n_outputs == 1 ? &g->outputs[0] : find_output(g, "logits");
         if (!found) {
-            mpri_err_set(err, MPR_E_USAGE, "the model has %d outputs and none is named logits: which one does the loss read?",
-                         g->n_outputs);
+            mpri_err_set(
+                err, MPR_E_USAGE,
+                "the model has %d outputs and none is named logits: which one does the loss read?",
+                g->n_outputs);
             return list_outputs(g, err);
         }
     }
     *out = found->value;
     if (mpri_dtype_is_float((*out)->dtype)) return MPR_OK;
-    mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "output '%s' has type %s: a loss needs a float one", mpri_err_name(found->name),
-                 mpri_dtype_name((*out)->dtype));
+    mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "output '%s' has type %s: a loss needs a float one",
+                 mpri_err_name(found->name), mpri_dtype_name((*out)->dtype));
     return list_outputs(g, err);
 }
 
 /* The input that takes the labels: a new one, or one of the model that has the same meaning. */
-static mpr_status labels_input(const PassOptions *o, Graph *g, DType t, const Shape *shape, Value **out, Err *err)
+static mpr_status labels_input(const PassOptions *o, Graph *g, DType t, const Shape *shape,
+                               Value **out, Err *err)
 {
     const char *name = o->labels ? o->labels : "labels";
     for (int i = 0; i < g->n_inputs; i++) {
         Value *v = g->inputs[i].value;
         if (strcmp(v->name, name)) continue;
-        bool same_kind = mpri_dtype_is_float(t) ? v->dtype == t : v->dtype == MPR_INT64 || v->dtype == MPR_INT32;
+        bool same_kind = mpri_dtype_is_float(t) ? v->dtype == t
+                                                : v->dtype == MPR_INT64 || v->dtype == MPR_INT32;
         if (same_kind && v->shape.rank == shape->rank) {
             *out = v;
             return MPR_OK;
         }
         char found[256], wanted[256];
-        mpri_err_set(err, MPR_E_USAGE, "the model has an input '%s' of type %s%s; the labels of the loss are %s%s",
-                     mpri_err_name(name), mpri_dtype_name(v->dtype), mpri_shape_print(g->sym, &v->shape, found, sizeof found),
-                     mpri_dtype_name(t), mpri_shape_print(g->sym, shape, wanted, sizeof wanted));
-        return mpri_err_advice(err, "give the labels another name, or use a loss of the model with --loss output:NAME");
+        mpri_err_set(err, MPR_E_USAGE,
+                     "the model has an input '%s' of type %s%s; the labels of the loss are %s%s",
+                     mpri_err_name(name), mpri_dtype_name(v->dtype),
+                     mpri_shape_print(g->sym, &v->shape, found, sizeof found), mpri_dtype_name(t),
+                     mpri_shape_print(g->sym, shape, wanted, sizeof wanted));
+        return mpri_err_advice(
+            err,
+            "give the labels another name, or use a loss of the model with --loss output:NAME");
     }
     *out = mpri_value_input(g, name, t, shape);
     return *out ? MPR_OK : mpri_err_nomem(err, sizeof **out);
@@ -117,7 +127,8 @@ static mpr_status labels_input(const PassOptions *o, Graph *g, DType t, const Sh
 
 static mpr_status no_rank(const Value *logits, Err *err)
 {
-    mpri_err_set(err, MPR_E_SHAPE, "the shape of '%s' is not known well enough for a loss on it", mpri_err_name(logits->name));
+    mpri_err_set(err, MPR_E_SHAPE, "the shape of '%s' is not known well enough for a loss on it",
+                 mpri_err_name(logits->name));
     return mpri_err_advice(err, "declare the shape of that output in the model");
 }
 
@@ -152,16 +163,21 @@ static mpr_status model_loss(Builder *b, const char *name, Value **loss)
 {
     GraphOutput *out = find_output(b->g, name);
     if (!out) {
-        mpri_err_set(b->err, MPR_E_USAGE, "the model has no output '%s' to take as the loss", mpri_err_name(name));
+        mpri_err_set(b->err, MPR_E_USAGE, "the model has no output '%s' to take as the loss",
+                     mpri_err_name(name));
         return list_outputs(b->g, b->err);
     }
     Value *v = out->value;
     bool scalar = v->shape.rank == 0 || mpri_shape_elements(&v->shape) == 1;
     if (!scalar || !mpri_dtype_is_float(v->dtype)) {
         char shape[256];
-        mpri_err_set(b->err, MPR_E_NOT_DIFFERENTIABLE, "output '%s' is %s%s: a loss is one float number", mpri_err_name(name),
-                     mpri_dtype_name(v->dtype), mpri_shape_print(b->g->sym, &v->shape, shape, sizeof shape));
-        return mpri_err_advice(b->err, "choose a loss on it instead: cross-entropy or mse, with --logits %s", mpri_err_name(name));
+        mpri_err_set(b->err, MPR_E_NOT_DIFFERENTIABLE,
+                     "output '%s' is %s%s: a loss is one float number", mpri_err_name(name),
+                     mpri_dtype_name(v->dtype),
+                     mpri_shape_print(b->g->sym, &v->shape, shape, sizeof shape));
+        return mpri_err_advice(
+            b->err, "choose a loss on it instead: cross-entropy or mse, with --logits %s",
+            mpri_err_name(name));
     }
     if (v->shape.rank != 0) v = mpri_build2(b, OP_Reshape, NULL, v, mpri_build_i64s(b, 0, NULL));
     *loss = mpri_build_cast(b, v, MPR_FLOAT32);
@@ -184,7 +200,8 @@ static mpr_status name_loss(PassCtx *ctx, Graph *g, Value *v, Err *err)
     if (!out) return mpri_graph_add_output(g, "loss", v, err);
     if (out->value == v) return MPR_OK;
     if (strncmp(ctx->o->loss, "output:", 7))
-        mpri_log(ctx->log, MPR_LOG_NOTICE, "the output 'loss' of the model is replaced by the %s loss", ctx->o->loss);
+        mpri_log(ctx->log, MPR_LOG_NOTICE,
+                 "the output 'loss' of the model is replaced by the %s loss", ctx->o->loss);
     out->value->n_outputs--;
     out->value = v;
     v->n_outputs++;

@@ -1,15 +1,18 @@
-/* The ordered list of passes, and the runner. Read the rows from top to bottom: that is what happens to a
- * graph between the importer and the plan. See pass.h for the two stages. */
+/* The ordered list of passes, and the runner. Read the rows from top to bottom: that is what
+ * happens to a graph between the importer and the plan. See pass.h for the two stages. */
 #include <string.h>
 #include <time.h>
 #include "passes/pass.h"
 #include "runtime/ir/text_form.h"
 
 static const PassRow rows[] = {
-    {"simplify", STAGE_PREPARE, mpri_pass_simplify, "constants and aliases resolved, dead code and idle Dropout gone"},
-    {"recover", STAGE_PREPARE, mpri_pass_recover, "Linear, LayerNormalization, Gelu and Softmax found in their exported forms"},
+    {"simplify", STAGE_PREPARE, mpri_pass_simplify,
+     "constants and aliases resolved, dead code and idle Dropout gone"},
+    {"recover", STAGE_PREPARE, mpri_pass_recover,
+     "Linear, LayerNormalization, Gelu and Softmax found in their exported forms"},
     {"loss", STAGE_PREPARE, mpri_pass_loss, "graph output \"loss\", an f32 scalar"},
-    {"autocast", STAGE_PREPARE, mpri_pass_autocast, "every operator in the type of its class, by casts"},
+    {"autocast", STAGE_PREPARE, mpri_pass_autocast,
+     "every operator in the type of its class, by casts"},
     {"widen", STAGE_PREPARE, mpri_pass_widen, "every float f64, when asked for"},
     {"bind", STAGE_BIND, mpri_pass_bind, "dims become numbers, trained parameters slots"},
     {"fold", STAGE_BIND, mpri_pass_fold, "constants computed, shape code gone"},
@@ -38,7 +41,8 @@ static mpr_status dump(const PassCtx *ctx, const Graph *g, const char *name, Err
     mpri_text_init(&text, ctx->alloc ? ctx->alloc : mpri_alloc_default());
     mpr_status status = mpri_graph_print(g, &text, err);
     if (status == MPR_OK && text.failed) status = mpri_err_nomem(err, text.cap);
-    if (status == MPR_OK) mpri_log(ctx->log, MPR_LOG_DEBUG, "after pass %s:\n%s", name, text.text ? text.text : "");
+    if (status == MPR_OK)
+        mpri_log(ctx->log, MPR_LOG_DEBUG, "after pass %s:\n%s", name, text.text ? text.text : "");
     mpri_text_free(&text);
     return status;
 }
@@ -51,14 +55,16 @@ static mpr_status run_one(PassCtx *ctx, const PassRow *row, Graph *g, Err *err)
     mpri_arena_reset(ctx->scratch);
     if (status != MPR_OK) return mpri_err_where(err, "pass %s", row->name);
     if (mpri_graph_sweep(g)) changed = true;
-    if (changed && mpri_infer_graph(g, err) != MPR_OK) return mpri_err_where(err, "after pass %s", row->name);
-    mpri_log(ctx->log, MPR_LOG_DEBUG, "pass %s: %s, %d nodes, %.2f ms", row->name, changed ? "changed" : "no change",
-             g->n_nodes, now_ms() - start);
+    if (changed && mpri_infer_graph(g, err) != MPR_OK)
+        return mpri_err_where(err, "after pass %s", row->name);
+    mpri_log(ctx->log, MPR_LOG_DEBUG, "pass %s: %s, %d nodes, %.2f ms", row->name,
+             changed ? "changed" : "no change", g->n_nodes, now_ms() - start);
 #ifndef NDEBUG
     TRY(mpri_graph_validate(g, row->name, err));
 #endif
     const char *wanted = ctx->o->dump_after;
-    if (wanted && (!strcmp(wanted, row->name) || !strcmp(wanted, "all"))) TRY(dump(ctx, g, row->name, err));
+    if (wanted && (!strcmp(wanted, row->name) || !strcmp(wanted, "all")))
+        TRY(dump(ctx, g, row->name, err));
     return MPR_OK;
 }
 
@@ -73,7 +79,8 @@ static mpr_status check_dump_name(const PassOptions *o, Err *err)
         if (!strcmp(o->dump_after, names[i])) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE, "there is no pass '%s'", mpri_err_name(o->dump_after));
     const char *near = mpri_nearest(o->dump_after, names, N + 1);
-    return mpri_err_advice(err, "did you mean '%s'? --dump-after takes the name of a pass, or all", near ? near : "all");
+    return mpri_err_advice(err, "did you mean '%s'? --dump-after takes the name of a pass, or all",
+                           near ? near : "all");
 }
 
 mpr_status mpri_passes_run(PassCtx *ctx, PassStage stage, Graph *g, Err *err)

@@ -6,7 +6,8 @@
 
 bool mpri_prepare_small_const(const Value *v)
 {
-    if (!v || v->kind != VAL_CONST || v->param >= 0 || !v->data || !mpri_dtype_size(v->dtype)) return false;
+    if (!v || v->kind != VAL_CONST || v->param >= 0 || !v->data || !mpri_dtype_size(v->dtype))
+        return false;
     int64_t n = mpri_shape_elements(&v->shape);
     return n >= 0 && n <= MPRI_SMALL_CONST;
 }

@@ -18,8 +18,8 @@ static inline bool mpri_prepare_eligible(const Value *v)
 {
     return v && (v->dtype == MPR_FLOAT32 || mpri_dtype_is_low(v->dtype));
 }
-/* A new constant with v's elements in another type, rounded once; with saturate, finite elements stay
- * finite. NULL when out of memory. */
+/* A new constant with v's elements in another type, rounded once; with saturate, finite elements
+ * stay finite. NULL when out of memory. */
 Value *mpri_prepare_convert(Graph *g, const Value *v, DType to, bool saturate);
 /* Largest finite value of a float type. */
 double mpri_prepare_max(DType t);

@@ -1,23 +1,21 @@
-/* Which class an operator has: torch's two autocast lists as they stand in the OpDefs, a few rules that
- * depend on more than the operator's name, and the user's rules on top, last match wins.
+/* Which class an operator has: torch's two autocast lists as they stand in the OpDefs, a few rules
+ * that depend on more than the operator's name, and the user's rules on top, last match wins.
  *
- * Reference: the operator lists of torch.autocast as restated in docs; the structural rules say how torch
- * itself would have called what the exporter wrote differently (c / x is reciprocal there, and so on). */
+ * Reference: torch.autocast's operator lists for CUDA and CPU (PyTorch 2.15). The structural rules say
+ * how torch itself would have called what the exporter wrote differently: c / x is its reciprocal. */
 #include "passes/profile.h"
 
 #include <string.h>
 
 static const char *const class_names[] = {
-    [CAST_FORGOTTEN] = "none", [CAST_LOW] = "low",   [CAST_FP32] = "fp32",  [CAST_WIDEST] = "widest",
-    [CAST_KEEP] = "keep",      [CAST_MOVE] = "move", [CAST_FIXED] = "fixed",
+    [CAST_FORGOTTEN] = "none", [CAST_LOW] = "low",   [CAST_FP32] = "fp32",
+    [CAST_WIDEST] = "widest",  [CAST_KEEP] = "keep", [CAST_MOVE] = "move",
+    [CAST_FIXED] = "fixed",
 };
 static const char *const class_reasons[] = {
-    [CAST_FORGOTTEN] = "is on no list",
-    [CAST_LOW] = "is on the allow list",
-    [CAST_FP32] = "is on the deny list",
-    [CAST_WIDEST] = "takes its widest input's type",
-    [CAST_KEEP] = "keeps its input's type",
-    [CAST_MOVE] = "moves data only",
+    [CAST_FORGOTTEN] = "is on no list",     [CAST_LOW] = "is on the allow list",
+    [CAST_FP32] = "is on the deny list",    [CAST_WIDEST] = "takes its widest input's type",
+    [CAST_KEEP] = "keeps its input's type", [CAST_MOVE] = "moves data only",
     [CAST_FIXED] = "has fixed types",
 };
 
@@ -59,8 +57,8 @@ static bool is_rsqrt(const Node *n)
     return mpri_is(user, OP_Reciprocal) || (divides_constant(user) && user->in[1] == n->out[0]);
 }
 
-/* A group that the file wrote operator by operator: its f32 scale or its overflow guard would have lifted
- * it to f32 anyway, so it is one deny unit on every list. */
+/* A group that the file wrote operator by operator: its f32 scale or its overflow guard would have
+ * lifted it to f32 anyway, so it is one deny unit on every list. */
 static bool recovered_group(const Node *n)
 {
     return n->origin.n > 1 && (mpri_is(n, OP_LayerNormalization) || mpri_is(n, OP_Softmax));
@@ -68,10 +66,13 @@ static bool recovered_group(const Node *n)
 
 static CastDecision base_decision(const Profile *p, const Node *n)
 {
-    if (n->op->flags & OPF_LOSS) return (CastDecision){CAST_FP32, "losses are computed in f32 on every profile"};
+    if (n->op->flags & OPF_LOSS)
+        return (CastDecision){CAST_FP32, "losses are computed in f32 on every profile"};
     CastClass c = listed(p, n->op);
     if (c == CAST_FIXED) return (CastDecision){c, p->why[n->op->id]};
-    if (recovered_group(n)) return (CastDecision){CAST_FP32, "recovered from single operators: one f32 group on every profile"};
+    if (recovered_group(n))
+        return (CastDecision){CAST_FP32,
+                              "recovered from single operators: one f32 group on every profile"};
     if ((divides_constant(n) || is_rsqrt(n)) && listed(p, &mpri_op_Reciprocal) == CAST_FP32)
         return (CastDecision){CAST_FP32, p->why[OP_Reciprocal]};
     return (CastDecision){c, p->why[n->op->id]};
@@ -158,21 +159,28 @@ static mpr_status check_op(const char *name, const char *where, Err *err)
     size_t n = 0;
     for (int i = 0; i < ops->count; i++) {
         const OpDef *op = ops->defs[i];
-        if (op->flags & OPF_OPAQUE || (op->flags & OPF_INTERNAL && op->cast_cuda != CAST_LOW)) continue;
+        if (op->flags & OPF_OPAQUE || (op->flags & OPF_INTERNAL && op->cast_cuda != CAST_LOW))
+            continue;
         names[n++] = op->name;
         if (strcmp(op->name, name)) continue;
         if (op->cast_cuda != CAST_FIXED) return MPR_OK;
-        return mpri_err_set(err, MPR_E_USAGE, "%s: operator %s has fixed types, a rule cannot change them", where, name);
+        return mpri_err_set(err, MPR_E_USAGE,
+                            "%s: operator %s has fixed types, a rule cannot change them", where,
+                            name);
     }
     mpri_err_set(err, MPR_E_USAGE, "%s: there is no operator '%s'", where, mpri_err_name(name));
     const char *near = mpri_nearest(name, names, n);
     if (near) return mpri_err_advice(err, "did you mean '%s'?", near);
-    return mpri_err_advice(err, "use an operator's ONNX name such as Softmax, or a glob on node names such as /encoder/*");
+    return mpri_err_advice(
+        err,
+        "use an operator's ONNX name such as Softmax, or a glob on node names such as /encoder/*");
 }
 
-mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, CastClass cls, const char *where, Err *err)
+mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, CastClass cls,
+                            const char *where, Err *err)
 {
-    static const char *const kinds[] = {[RULE_OP] = "op", [RULE_NODE] = "node", [RULE_SUBGRAPH] = "subgraph"};
+    static const char *const kinds[] = {
+        [RULE_OP] = "op", [RULE_NODE] = "node", [RULE_SUBGRAPH] = "subgraph"};
     if (kind == RULE_OP) TRY(check_op(pattern, where, err));
     if (p->n == p->cap) {
         int cap = p->cap ? 2 * p->cap : 8;
@@ -186,10 +194,11 @@ mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, Cast
     const char *base = p->cpu ? "torch-cpu" : "torch-cuda";
     const OpDef *op = kind == RULE_OP ? mpri_op_table()->find("", pattern) : NULL;
     if (op)
-        r.why = mpri_arena_printf(p->arena, "%s: %s: %s (%s: %s)", where, pattern, class_names[cls], base,
-                                  class_names[listed(p, op)]);
+        r.why = mpri_arena_printf(p->arena, "%s: %s: %s (%s: %s)", where, pattern, class_names[cls],
+                                  base, class_names[listed(p, op)]);
     else
-        r.why = mpri_arena_printf(p->arena, "%s: %s %s: %s", where, kinds[kind], pattern, class_names[cls]);
+        r.why = mpri_arena_printf(p->arena, "%s: %s %s: %s", where, kinds[kind], pattern,
+                                  class_names[cls]);
     if (!r.pattern || !r.why) return mpri_err_nomem(err, strlen(pattern));
     p->rules[p->n++] = r;
     return MPR_OK;
@@ -209,8 +218,8 @@ static mpr_status base_reasons(Profile *p, Err *err)
     p->why = mpri_arena_array(p->arena, (size_t)ops->count, sizeof *p->why);
     if (!p->why) return mpri_err_nomem(err, (size_t)ops->count * sizeof *p->why);
     for (int i = 0; i < ops->count; i++) {
-        p->why[i] = mpri_arena_printf(p->arena, "%s: %s %s", p->cpu ? "torch-cpu" : "torch-cuda", ops->defs[i]->name,
-                                      class_reasons[listed(p, ops->defs[i])]);
+        p->why[i] = mpri_arena_printf(p->arena, "%s: %s %s", p->cpu ? "torch-cpu" : "torch-cuda",
+                                      ops->defs[i]->name, class_reasons[listed(p, ops->defs[i])]);
         if (!p->why[i]) return mpri_err_nomem(err, 64);
     }
     return MPR_OK;
@@ -225,7 +234,8 @@ static mpr_status unknown_profile(const char *name, Err *err)
     return mpri_err_advice(err, "profiles: torch-cuda, torch-cpu, or the path of a rule file");
 }
 
-mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep, Arena *arena, Profile **out, Err *err)
+mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep, Arena *arena,
+                             Profile **out, Err *err)
 {
     *out = NULL;
     Profile *p = ARENA_NEW(arena, Profile);
@@ -236,7 +246,8 @@ mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep, 
     if (!mpri_profile_base(p, name)) {
         if (!strpbrk(name, "./")) return unknown_profile(name, err);
 #if MPR_MINIMAL
-        mpri_err_set(err, MPR_E_USAGE, "autocast profile '%s': this build reads no rule files", mpri_err_name(name));
+        mpri_err_set(err, MPR_E_USAGE, "autocast profile '%s': this build reads no rule files",
+                     mpri_err_name(name));
         return mpri_err_advice(err, "use torch-cuda or torch-cpu, or build with MPR_MINIMAL=OFF");
 #else
         TRY(mpri_profile_read(p, name, err));

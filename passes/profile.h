@@ -1,5 +1,5 @@
-/* Precision profiles: a base list and rules on top. Made by mpri_profile_load (pass.h); owned by the arena
- * given there. */
+/* Precision profiles: a base list and rules on top. Made by mpri_profile_load (pass.h); owned by
+ * the arena given there. */
 #ifndef MPRI_PASSES_PROFILE_H
 #define MPRI_PASSES_PROFILE_H
 
@@ -20,20 +20,23 @@ struct Profile {
     bool cpu;           /* base list: torch-cpu, else torch-cuda */
     ProfileRule *rules; /* in order of precedence: the last match wins */
     int n, cap;
-    const char **why;   /* by operator: its place on the base list */
+    const char **why; /* by operator: its place on the base list */
     Arena *arena;
 };
 
 /* As mpri_profile_class, and whether a rule of the user decided. */
 CastDecision mpri_profile_decide(const Profile *p, const Node *n, bool *by_rule);
 
-/* Append a rule; why is made from where it stands. MPR_E_USAGE for an operator that does not exist or whose
- * types are fixed. */
-mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, CastClass cls, const char *where, Err *err);
+/* Append a rule; why is made from where it stands. MPR_E_USAGE for an operator that does not exist
+ * or whose types are fixed. */
+mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, CastClass cls,
+                            const char *where, Err *err);
 /* profile_file.c: base and rules from a YAML or JSON file. */
 mpr_status mpri_profile_read(Profile *p, const char *path, Err *err);
 bool mpri_profile_base(Profile *p, const char *name);
-const char *mpri_profile_class_name(CastClass c); /* "low", "fp32", "widest", "keep", "move", "fixed" */
-CastClass mpri_profile_class_parse(const char *name); /* the first four; CAST_FORGOTTEN when it is none */
+const char *mpri_profile_class_name(
+    CastClass c); /* "low", "fp32", "widest", "keep", "move", "fixed" */
+CastClass mpri_profile_class_parse(
+    const char *name); /* the first four; CAST_FORGOTTEN when it is none */
 
 #endif

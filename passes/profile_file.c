@@ -6,8 +6,8 @@
  *     - {node: "/classifier*", class: fp32}
  *     - {subgraph: "/encoder/layer.11", class: fp32}
  *
- * Every complaint carries file and line. Aliases are shared nodes of the loaded document, never copies, so a
- * small file cannot grow. */
+ * Every complaint carries file and line. Aliases are shared nodes of the loaded document, never
+ * copies, so a small file cannot grow. */
 #include "passes/profile.h"
 
 #if !MPR_MINIMAL
@@ -28,10 +28,12 @@ static size_t line_of(const yaml_node_t *n)
     return n->start_mark.line + 1;
 }
 
-static mpr_status complain(const Reader *r, const yaml_node_t *n, const char *what, const char *found)
+static mpr_status complain(const Reader *r, const yaml_node_t *n, const char *what,
+                           const char *found)
 {
-    return mpri_err_set(r->err, MPR_E_USAGE, "%s, line %zu: %s%s%s%s", mpri_err_name(r->path), line_of(n), what,
-                        found ? " '" : "", found ? mpri_err_name(found) : "", found ? "'" : "");
+    return mpri_err_set(r->err, MPR_E_USAGE, "%s, line %zu: %s%s%s%s", mpri_err_name(r->path),
+                        line_of(n), what, found ? " '" : "", found ? mpri_err_name(found) : "",
+                        found ? "'" : "");
 }
 
 static const char *scalar(const yaml_node_t *n)
@@ -40,14 +42,16 @@ static const char *scalar(const yaml_node_t *n)
 }
 
 /* Index of the word in the list, or -1 with an error that names the nearest one. */
-static int key_index(const Reader *r, const yaml_node_t *n, const char *what, const char *const *words, int count)
+static int key_index(const Reader *r, const yaml_node_t *n, const char *what,
+                     const char *const *words, int count)
 {
     const char *found = scalar(n);
     for (int i = 0; found && i < count; i++)
         if (!strcmp(found, words[i])) return i;
     (void)complain(r, n, what, found ? found : "(not a word)");
     const char *near = found ? mpri_nearest(found, words, (size_t)count) : NULL;
-    (void)mpri_err_advice(r->err, near ? "did you mean '%s'?" : "such as '%s'", near ? near : words[0]);
+    (void)mpri_err_advice(r->err, near ? "did you mean '%s'?" : "such as '%s'",
+                          near ? near : words[0]);
     return -1;
 }
 
@@ -55,11 +59,13 @@ static mpr_status read_rule(Reader *r, yaml_node_t *n)
 {
     static const char *const keys[] = {"op", "node", "subgraph", "class"};
     static const char *const classes[] = {"low", "fp32", "widest", "keep"};
-    if (n->type != YAML_MAPPING_NODE) return complain(r, n, "a rule must be a mapping such as {op: Softmax, class: fp32}", NULL);
+    if (n->type != YAML_MAPPING_NODE)
+        return complain(r, n, "a rule must be a mapping such as {op: Softmax, class: fp32}", NULL);
     const char *pattern = NULL;
     int kind = -1, cls = -1;
     for (yaml_node_pair_t *i = n->data.mapping.pairs.start; i < n->data.mapping.pairs.top; i++) {
-        yaml_node_t *k = yaml_document_get_node(&r->doc, i->key), *v = yaml_document_get_node(&r->doc, i->value);
+        yaml_node_t *k = yaml_document_get_node(&r->doc, i->key),
+                    *v = yaml_document_get_node(&r->doc, i->value);
         int key = key_index(r, k, "unknown key of a rule", keys, 4);
         if (key < 0) return r->err->code;
         if (!scalar(v)) return complain(r, v, "a word is needed for", keys[key]);
@@ -67,16 +73,21 @@ static mpr_status read_rule(Reader *r, yaml_node_t *n)
             cls = key_index(r, v, "unknown class", classes, 4);
             if (cls < 0) return r->err->code;
         } else {
-            if (pattern) return complain(r, k, "a rule has one of op, node, subgraph; this is the second:", keys[key]);
+            if (pattern)
+                return complain(r, k, "a rule has one of op, node, subgraph; this is the second:",
+                                keys[key]);
             kind = key;
             pattern = scalar(v);
         }
     }
-    if (kind < 0 || cls < 0) return complain(r, n, "a rule needs a class and one of op, node, subgraph", NULL);
+    if (kind < 0 || cls < 0)
+        return complain(r, n, "a rule needs a class and one of op, node, subgraph", NULL);
     const char *slash = strrchr(r->path, '/');
-    const char *where = mpri_arena_printf(r->p->arena, "%s:%zu", slash ? slash + 1 : r->path, line_of(n));
+    const char *where = mpri_arena_printf(r->p->arena, "%s:%zu", slash ? slash + 1 : r->path,
+                                          line_of(n));
     if (!where) return mpri_err_nomem(r->err, 64);
-    return mpri_profile_add(r->p, (RuleKind)kind, pattern, mpri_profile_class_parse(classes[cls]), where, r->err);
+    return mpri_profile_add(r->p, (RuleKind)kind, pattern, mpri_profile_class_parse(classes[cls]),
+                            where, r->err);
 }
 
 static mpr_status read_rules(Reader *r, yaml_node_t *n)
@@ -92,10 +103,14 @@ static mpr_status read_root(Reader *r)
     static const char *const keys[] = {"base", "rules"};
     static const char *const bases[] = {"torch-cuda", "torch-cpu"};
     yaml_node_t *root = yaml_document_get_root_node(&r->doc), *rules = NULL;
-    if (!root) return mpri_err_set(r->err, MPR_E_USAGE, "%s: the file is empty", mpri_err_name(r->path));
-    if (root->type != YAML_MAPPING_NODE) return complain(r, root, "a profile must be a mapping with base and rules", NULL);
-    for (yaml_node_pair_t *i = root->data.mapping.pairs.start; i < root->data.mapping.pairs.top; i++) {
-        yaml_node_t *k = yaml_document_get_node(&r->doc, i->key), *v = yaml_document_get_node(&r->doc, i->value);
+    if (!root)
+        return mpri_err_set(r->err, MPR_E_USAGE, "%s: the file is empty", mpri_err_name(r->path));
+    if (root->type != YAML_MAPPING_NODE)
+        return complain(r, root, "a profile must be a mapping with base and rules", NULL);
+    for (yaml_node_pair_t *i = root->data.mapping.pairs.start; i < root->data.mapping.pairs.top;
+         i++) {
+        yaml_node_t *k = yaml_document_get_node(&r->doc, i->key),
+                    *v = yaml_document_get_node(&r->doc, i->value);
         int key = key_index(r, k, "unknown key of a profile", keys, 2);
         if (key < 0) return r->err->code;
         if (key == 1) {
@@ -113,7 +128,8 @@ mpr_status mpri_profile_read(Profile *p, const char *path, Err *err)
 {
     FILE *f = fopen(path, "rbe");
     if (!f) {
-        mpri_err_set(err, MPR_E_IO, "cannot open autocast profile '%s': %s", mpri_err_name(path), strerror(errno));
+        mpri_err_set(err, MPR_E_IO, "cannot open autocast profile '%s': %s", mpri_err_name(path),
+                     strerror(errno));
         return mpri_err_advice(err, "profiles: torch-cuda, torch-cpu, or the path of a rule file");
     }
     Reader r = {.p = p, .path = path, .err = err};
@@ -130,7 +146,8 @@ mpr_status mpri_profile_read(Profile *p, const char *path, Err *err)
     } else if (parser.error == YAML_MEMORY_ERROR) {
         status = mpri_err_nomem(err, 0);
     } else {
-        status = mpri_err_set(err, MPR_E_USAGE, "%s, line %zu: %s", mpri_err_name(path), parser.problem_mark.line + 1,
+        status = mpri_err_set(err, MPR_E_USAGE, "%s, line %zu: %s", mpri_err_name(path),
+                              parser.problem_mark.line + 1,
                               parser.problem ? parser.problem : "not a YAML file");
     }
     yaml_parser_delete(&parser);

@@ -1,8 +1,9 @@
 /* Recovery of operators that exporters decompose: the pass, and what its patterns share.
  *
- * Why before autocast: judged operator by operator, the f32 bias of an exported linear layer would lift
- * the whole branch to f32, and a decomposed LayerNormalization would square in 16 bits. Recovered, they are
- * one operator with one class, and one fast kernel. Each new node keeps the origins of all it stands for. */
+ * Why before autocast: judged operator by operator, the f32 bias of an exported linear layer would
+ * lift the whole branch to f32, and a decomposed LayerNormalization would square in 16 bits.
+ * Recovered, they are one operator with one class, and one fast kernel. Each new node keeps the
+ * origins of all it stands for. */
 #include "passes/recover.h"
 
 #include <math.h>
@@ -46,7 +47,8 @@ Node *mpri_match_user(const Value *v)
 
 static bool float_cast(const Node *n)
 {
-    return mpri_is(n, OP_Cast) && mpri_prepare_eligible(n->in[0]) && mpri_prepare_eligible(n->out[0]);
+    return mpri_is(n, OP_Cast) && mpri_prepare_eligible(n->in[0]) &&
+           mpri_prepare_eligible(n->out[0]);
 }
 
 Value *mpri_match_through(Match *m, Value *v)
@@ -86,8 +88,8 @@ bool mpri_match_near(double x, double want)
     return fabs(x - want) <= 2e-3 * fabs(want);
 }
 
-mpr_status mpri_match_build(Graph *g, Node *before, const OpDef *op, const char *name, const void *params, int n_in,
-                            Value *const *in, Value **out, Err *err)
+mpr_status mpri_match_build(Graph *g, Node *before, const OpDef *op, const char *name,
+                            const void *params, int n_in, Value *const *in, Value **out, Err *err)
 {
     Node *n = mpri_node_create(g, before, op, name, params, n_in, in, 1);
     if (!n) return mpri_err_nomem(err, sizeof *n);
@@ -98,7 +100,8 @@ mpr_status mpri_match_build(Graph *g, Node *before, const OpDef *op, const char 
 mpr_status mpri_match_replace(Graph *g, const Match *m, Node *final, Value *made, Err *err)
 {
     Value *old = final->out[0];
-    Builder b = {.g = g, .before = final, .segment = final->segment, .scope = final->name, .err = err};
+    Builder b = {
+        .g = g, .before = final, .segment = final->segment, .scope = final->name, .err = err};
     Value *to = mpri_build_cast(&b, made, old->dtype);
     TRY(b.failed);
     for (int i = 0; i < m->n; i++) {
@@ -115,7 +118,8 @@ mpr_status mpri_match_replace(Graph *g, const Match *m, Node *final, Value *made
 typedef mpr_status (*Pattern)(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 
 /* Linear first: GELU and LayerNormalization read its output. */
-static const Pattern patterns[] = {mpri_recover_linear, mpri_recover_layernorm, mpri_recover_gelu, mpri_recover_softmax};
+static const Pattern patterns[] = {mpri_recover_linear, mpri_recover_layernorm, mpri_recover_gelu,
+                                   mpri_recover_softmax};
 
 mpr_status mpri_pass_recover(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {

@@ -1,8 +1,8 @@
 /* Finding an operator in the nodes that an exporter wrote for it. One file per pattern.
  *
- * A matcher collects the nodes it walks over in a Match; the last one added by mpri_match_final is the
- * node whose output the new operator replaces. It fires only when the match is closed: every other node
- * is used inside alone and is no graph output, so nothing outside can tell the difference. */
+ * A matcher collects the nodes it walks over in a Match; the output of the last one, `final`, is what
+ * the new operator replaces. It fires only when the match is closed: every other node is used inside
+ * alone and is no graph output, so nothing outside can tell the difference. */
 #ifndef MPRI_PASSES_RECOVER_H
 #define MPRI_PASSES_RECOVER_H
 
@@ -33,12 +33,13 @@ Value *mpri_match_scalar_operand(const Node *n, double *x);
 /* |x - want| within rounding of a constant to f16, relative. */
 bool mpri_match_near(double x, double want);
 /* A new node before `before` under a name of the file, with its types; its output goes to *out. */
-mpr_status mpri_match_build(Graph *g, Node *before, const OpDef *op, const char *name, const void *params, int n_in,
-                            Value *const *in, Value **out, Err *err);
+mpr_status mpri_match_build(Graph *g, Node *before, const OpDef *op, const char *name,
+                            const void *params, int n_in, Value *const *in, Value **out, Err *err);
 /* `made` (built before final) takes over type, name and uses of final's output, and all origins. */
 mpr_status mpri_match_replace(Graph *g, const Match *m, Node *final, Value *made, Err *err);
 
-/* The patterns. Each looks from one anchor node; *hit when it replaced something. n stays linked or not. */
+/* The patterns. Each looks from one anchor node; *hit when it replaced something. n stays linked
+ * or not. */
 mpr_status mpri_recover_linear(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 mpr_status mpri_recover_gelu(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);

@@ -3,17 +3,20 @@
  *   erf form    x * 0.5 * (1 + Erf(x / sqrt 2))
  *   tanh form   x * 0.5 * (1 + Tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
  *
- * Exporters multiply in every order, divide by 1.4142 or multiply by 0.7071, cube by Pow or by two Muls.
- * So orders are not listed: what feeds Erf or Tanh is read as a polynomial in x and its coefficients are
- * compared, with room for constants that were rounded to 16 bits. */
+ * Exporters multiply in every order, divide by 1.4142 or multiply by 0.7071, cube by Pow or by two
+ * Muls. So orders are not listed: what feeds Erf or Tanh is read as a polynomial in x and its
+ * coefficients are compared, with room for constants that were rounded to 16 bits. */
 #include "passes/recover.h"
 
 #include <string.h>
 
 enum { DEGREE = 3, DEPTH = 12 };
-static const double inv_sqrt2 = 0.70710678118654752, tanh_scale = 0.79788456080286536, tanh_cube = 0.044715;
+static const double inv_sqrt2 = 0.70710678118654752, tanh_scale = 0.79788456080286536,
+                    tanh_cube = 0.044715;
 
-typedef struct Poly { double c[DEGREE + 1]; } Poly;
+typedef struct Poly {
+    double c[DEGREE + 1];
+} Poly;
 
 static bool multiply(const Poly *a, const Poly *b, Poly *out)
 {
@@ -44,13 +47,18 @@ static bool polynomial(Match *m, Value *v, const Value *x, int depth, Poly *out)
     Node *n = mpri_def(v);
     if (!n || depth == 0) return false;
     mpri_match_add(m, n);
-    if (mpri_is(n, OP_Cast)) return mpri_dtype_is_float(n->in[0]->dtype) && polynomial(m, n->in[0], x, depth - 1, out);
+    if (mpri_is(n, OP_Cast))
+        return mpri_dtype_is_float(n->in[0]->dtype) && polynomial(m, n->in[0], x, depth - 1, out);
     Poly a, b;
     if (mpri_is(n, OP_Pow)) {
-        if (!mpri_prepare_scalar(n->in[1], &k) || (k != 2 && k != 3) || !polynomial(m, n->in[0], x, depth - 1, &a)) return false;
+        if (!mpri_prepare_scalar(n->in[1], &k) || (k != 2 && k != 3) ||
+            !polynomial(m, n->in[0], x, depth - 1, &a))
+            return false;
         return multiply(&a, &a, &b) && (k == 2 ? (*out = b, true) : multiply(&b, &a, out));
     }
-    if (n->n_in != 2 || !polynomial(m, n->in[0], x, depth - 1, &a) || !polynomial(m, n->in[1], x, depth - 1, &b)) return false;
+    if (n->n_in != 2 || !polynomial(m, n->in[0], x, depth - 1, &a) ||
+        !polynomial(m, n->in[1], x, depth - 1, &b))
+        return false;
     if (mpri_is(n, OP_Mul)) return multiply(&a, &b, out);
     if (mpri_is(n, OP_Div) && mpri_prepare_scalar(n->in[1], &k) && k != 0) {
         b = (Poly){{1 / k}};
@@ -74,14 +82,18 @@ static bool half(Match *m, Value *v, Value **of)
 {
     Node *n = mpri_def(v);
     double k;
-    Value *other = (mpri_is(n, OP_Mul) || mpri_is(n, OP_Div)) ? mpri_match_scalar_operand(n, &k) : NULL;
-    if (!other || (mpri_is(n, OP_Div) && (other != n->in[0] || k != 2)) || (mpri_is(n, OP_Mul) && k != 0.5)) return false;
+    Value *other = (mpri_is(n, OP_Mul) || mpri_is(n, OP_Div)) ? mpri_match_scalar_operand(n, &k)
+                                                              : NULL;
+    if (!other || (mpri_is(n, OP_Div) && (other != n->in[0] || k != 2)) ||
+        (mpri_is(n, OP_Mul) && k != 0.5))
+        return false;
     mpri_match_add(m, n);
     *of = other;
     return true;
 }
 
-/* From 1 + f(x) to x * 0.5 * (1 + f(x)): *x and the last node. One factor may be met before the other. */
+/* From 1 + f(x) to x * 0.5 * (1 + f(x)): *x and the last node. One factor may be met before the
+ * other. */
 static Node *product(Match *m, Value *v, Value **x)
 {
     bool halved = false;

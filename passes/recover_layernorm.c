@@ -1,6 +1,6 @@
-/* LayerNormalization written as mean, difference, square, mean, epsilon, root, quotient, scale, bias
- * (torch's exporter below opset 17, tf2onnx, Megatron). Scale and bias may be absent, float casts may
- * stand anywhere in between, and the difference may be computed twice.
+/* LayerNormalization written as mean, difference, square, mean, epsilon, root, quotient, scale,
+ * bias (torch's exporter below opset 17, tf2onnx, Megatron). Scale and bias may be absent, float
+ * casts may stand anywhere in between, and the difference may be computed twice.
  *
  *   u = ReduceMean(x); d = Sub(x, u); v = ReduceMean(d^2); y = Div(d, Sqrt(v + eps)) * scale + bias
  *
@@ -9,9 +9,9 @@
 
 typedef struct Norm {
     Match m;
-    Value *x;       /* as the first difference reads it */
-    Value *root;    /* x behind its casts */
-    int n_axes;     /* trailing dims that are normalised */
+    Value *x;    /* as the first difference reads it */
+    Value *root; /* x behind its casts */
+    int n_axes;  /* trailing dims that are normalised */
     double epsilon;
     Node *final;
     Value *scale, *bias;
@@ -101,7 +101,8 @@ static bool core(Norm *f, Node *sqrt_node)
     }
     denominator = mpri_match_through(NULL, denominator);
     int side = mpri_is(n, OP_Mul) && mpri_match_through(NULL, n->in[0]) == denominator;
-    if (mpri_match_through(NULL, n->in[1 - side]) != denominator || !difference(f, n->in[side])) return false;
+    if (mpri_match_through(NULL, n->in[1 - side]) != denominator || !difference(f, n->in[side]))
+        return false;
     mpri_match_add(&f->m, n);
     f->final = n;
     return true;
@@ -111,7 +112,8 @@ static bool core(Norm *f, Node *sqrt_node)
 static bool affine(const Norm *f, const Value *v)
 {
     const Value *root = v ? mpri_match_through(NULL, (Value *)v) : NULL;
-    if (!root || (root->kind != VAL_CONST && root->kind != VAL_SLOT) || v->shape.rank != f->n_axes) return false;
+    if (!root || (root->kind != VAL_CONST && root->kind != VAL_SLOT) || v->shape.rank != f->n_axes)
+        return false;
     const Shape *s = &f->x->shape;
     for (int i = 0; i < f->n_axes; i++) {
         Dim of_x = s->rank >= f->n_axes ? s->d[s->rank - f->n_axes + i] : -1;
@@ -127,7 +129,8 @@ static Value *follow(Norm *f, int op)
     Node *n = mpri_match_user_through(&walked, f->final->out[0]);
     if (!mpri_is(n, op) || n->n_in != 2) return NULL;
     for (int k = 0; k < 2; k++) {
-        if (mpri_match_through(NULL, n->in[1 - k]) != mpri_match_through(NULL, f->final->out[0])) continue;
+        if (mpri_match_through(NULL, n->in[1 - k]) != mpri_match_through(NULL, f->final->out[0]))
+            continue;
         if (!affine(f, n->in[k])) continue;
         f->m = walked;
         mpri_match_add(&f->m, n);
@@ -177,11 +180,16 @@ mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Er
     if (!mpri_match_closed(&f.m, f.final)) return MPR_OK;
     if (f.epsilon == 0)
         mpri_log(ctx->log, MPR_LOG_WARNING,
-                 "layer normalization at node '%s' has epsilon 0 (lost to 16 bits in the file): constant rows give NaN",
+                 "layer normalization at node '%s' has epsilon 0 (lost to 16 bits in the file): "
+                 "constant rows give NaN",
                  mpri_err_name(f.final->name));
     if (!f.scale) TRY(ones(g, &f, &f.scale, err));
-    Builder b = {.g = g, .before = f.final, .segment = f.final->segment, .scope = f.final->name,
-                 .origin = f.final, .err = err};
+    Builder b = {.g = g,
+                 .before = f.final,
+                 .segment = f.final->segment,
+                 .scope = f.final->name,
+                 .origin = f.final,
+                 .err = err};
     LayerNormParams p;
     mpri_params_default(&mpri_op_LayerNormalization, &p);
     p.axis = -f.n_axes;
@@ -189,6 +197,7 @@ mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Er
     Value *in[3] = {f.x, affine_input(&b, &f, f.scale), affine_input(&b, &f, f.bias)}, *y;
     TRY(b.failed);
     *hit = true;
-    TRY(mpri_match_build(g, f.final, &mpri_op_LayerNormalization, f.final->name, &p, f.bias ? 3 : 2, in, &y, err));
+    TRY(mpri_match_build(g, f.final, &mpri_op_LayerNormalization, f.final->name, &p, f.bias ? 3 : 2,
+                         in, &y, err));
     return mpri_match_replace(g, &f.m, f.final, y, err);
 }

@@ -2,8 +2,8 @@
  *
  *   m = ReduceMax(x); e = Exp(x - m); y = e / ReduceSum(e)
  *
- * Only the form with the maximum taken off is recovered: without it the written graph overflows where
- * Softmax does not, and the two would not compute the same. */
+ * Only the form with the maximum taken off is recovered: without it the written graph overflows
+ * where Softmax does not, and the two would not compute the same. */
 #include "passes/recover.h"
 
 /* Input of a reduction over one axis with dims kept, and that axis; NULL when it is none. */
@@ -13,7 +13,9 @@ static Value *reduced(Match *m, Value *v, int op, int64_t *axis)
     if (!mpri_is(n, op) || n->n_in < 2 || !n->in[1]) return NULL;
     const ReduceParams *p = n->params;
     const Value *axes = n->in[1];
-    if (!p->keepdims || axes->kind != VAL_CONST || !axes->data || mpri_shape_elements(&axes->shape) != 1) return NULL;
+    if (!p->keepdims || axes->kind != VAL_CONST || !axes->data ||
+        mpri_shape_elements(&axes->shape) != 1)
+        return NULL;
     int rank = n->in[0]->shape.rank;
     *axis = mpri_load_i64(axes->dtype, axes->data, 0);
     if (*axis >= 0 && rank >= 0) *axis -= rank;

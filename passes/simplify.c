@@ -1,9 +1,9 @@
-/* What the file writes but nobody needs: aliases, constants as nodes, casts that change nothing, Dropout
- * that drops nothing, dead code.
+/* What the file writes but nobody needs: aliases, constants as nodes, casts that change nothing,
+ * Dropout that drops nothing, dead code.
  *
- * The trap is the cast pair. Narrow-and-back rounds every value, so it stays, whoever wrote it; wide-and-
- * back changes nothing and goes. A cast of a parameter is never computed here: the master copy must stay
- * what gradients go to. */
+ * The trap is the cast pair. Narrow-and-back rounds every value, so it stays, whoever wrote it;
+ * wide-and- back changes nothing and goes. A cast of a parameter is never computed here: the
+ * master copy must stay what gradients go to. */
 #include "passes/prepare.h"
 #include "passes/rewrite.h"
 
@@ -32,7 +32,8 @@ static bool constant(Graph *g, Node *n)
 static Value *cast_source(Node *n)
 {
     Value *x = n->in[0];
-    for (Node *d = mpri_def(x); mpri_is(d, OP_Cast) && mpri_prepare_exact(d->in[0]->dtype, x->dtype); d = mpri_def(x))
+    for (Node *d = mpri_def(x);
+         mpri_is(d, OP_Cast) && mpri_prepare_exact(d->in[0]->dtype, x->dtype); d = mpri_def(x))
         x = d->in[0];
     return x;
 }

@@ -1,7 +1,8 @@
-/* Everything in double (mpr-run --dtype f64): inputs, constants and casts become f64, and inference carries
- * that through the graph. Central differences and closed forms are compared against such a graph. Casts to
- * integers stay. Trap: an operator whose output type is an attribute (ConstantOfShape, out_dtype) would
- * stay behind, so what is still narrow at the end is cast where it is made. */
+/* Everything in double (mpr-run --dtype f64): inputs, constants and casts become f64, and
+ * inference carries that through the graph. Central differences and closed forms are compared
+ * against such a graph. Casts to integers stay. Trap: an operator whose output type is an
+ * attribute (ConstantOfShape, out_dtype) would stay behind, so what is still narrow at the end is
+ * cast where it is made. */
 #include "passes/prepare.h"
 
 static bool narrow(const Value *v)
@@ -34,7 +35,8 @@ static mpr_status widen_node(Graph *g, Node *n, Err *err)
         CastParams to;
         mpri_params_default(&mpri_op_Cast, &to);
         to.to = MPR_FLOAT64;
-        Node *cast = mpri_node_create(g, n->next, &mpri_op_Cast, n->name, &to, 1, (Value *[]){NULL}, 1);
+        Node *cast = mpri_node_create(g, n->next, &mpri_op_Cast, n->name, &to, 1, (Value *[]){NULL},
+                                      1);
         if (!cast) return mpri_err_nomem(err, sizeof *cast);
         mpri_node_set_origin(g, cast, n);
         mpri_value_replace(g, v, cast->out[0]);

@@ -1,7 +1,8 @@
-/* The table of torch's types (data/amp/autocast_vectors.json, see its README in the spec) through the real
- * pass: every row of an operator that the table of operators has, and every small graph. Rows of other
- * operators are counted and skipped. */
+/* The table of torch's types (data/amp/autocast_vectors.json, see its README in the spec) through
+ * the real pass: every row of an operator that the table of operators has, and every small graph.
+ * Rows of other operators are counted and skipped. */
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include "tests/support/graphs.h"
 
@@ -47,9 +48,18 @@ typedef struct OpCase {
 
 #define M(n) "input " n ": f32[4,4]\n"
 #define AXIS "const axis: i64[1] = [1]\n"
-#define UNARY(name) {name, M("a") "y = " name "(a)\n"}
-#define BINARY(name) {name, M("a") M("b") "y = " name "(a, b)\n"}
-#define REDUCE(name) {name, M("a") AXIS "y = " name "(a, axis) {keepdims=0}\n"}
+#define UNARY(name) \
+    { \
+        name, M("a") "y = " name "(a)\n" \
+    }
+#define BINARY(name) \
+    { \
+        name, M("a") M("b") "y = " name "(a, b)\n" \
+    }
+#define REDUCE(name) \
+    { \
+        name, M("a") AXIS "y = " name "(a, axis) {keepdims=0}\n" \
+    }
 
 static const OpCase op_cases[] = {
     BINARY("MatMul"),
@@ -57,18 +67,40 @@ static const OpCase op_cases[] = {
     {"Gemm", M("a") M("b") "input c: f32[4]\ny = Gemm(a, b, c)\n"},
     {"Linear", M("a") M("b") "input c: f32[4]\ny = Linear(a, b, c)\n"},
     {"Conv.1d", "input a: f32[1,2,8]\ninput b: f32[3,2,3]\ninput c: f32[3]\ny = Conv(a, b, c)\n"},
-    {"Conv.2d", "input a: f32[1,2,8,8]\ninput b: f32[3,2,3,3]\ninput c: f32[3]\ny = Conv(a, b, c)\n"},
-    UNARY("Exp"), UNARY("Log"), UNARY("Reciprocal"),
+    {"Conv.2d",
+     "input a: f32[1,2,8,8]\ninput b: f32[3,2,3,3]\ninput c: f32[3]\ny = Conv(a, b, c)\n"},
+    UNARY("Exp"),
+    UNARY("Log"),
+    UNARY("Reciprocal"),
     {"Pow.const", M("a") "const two: f32[] = 2\ny = Pow(a, two)\n"},
     {"Div.const_by_x", M("a") "const one: f32[] = 1\ny = Div(one, a)\n"},
     {"Rsqrt", M("a") "s = Sqrt(a)\ny = Reciprocal(s)\n"},
-    {"LayerNormalization", M("a") "input b: f32[4]\ninput c: f32[4]\ny = LayerNormalization(a, b, c)\n"},
-    UNARY("Softmax"), REDUCE("ReduceSum"), {"ReduceSum.all", M("a") "y = ReduceSum(a) {keepdims=0}\n"},
-    REDUCE("ReduceProd"), REDUCE("ReduceMean"), REDUCE("ReduceMax"), REDUCE("ReduceMin"),
-    UNARY("Sqrt"), UNARY("Erf"), UNARY("Tanh"), UNARY("Sigmoid"), UNARY("Relu"), UNARY("Gelu"), UNARY("Neg"),
-    UNARY("Abs"), UNARY("Sin"), UNARY("Cos"), UNARY("Identity"), UNARY("Dropout"),
+    {"LayerNormalization",
+     M("a") "input b: f32[4]\ninput c: f32[4]\ny = LayerNormalization(a, b, c)\n"},
+    UNARY("Softmax"),
+    REDUCE("ReduceSum"),
+    {"ReduceSum.all", M("a") "y = ReduceSum(a) {keepdims=0}\n"},
+    REDUCE("ReduceProd"),
+    REDUCE("ReduceMean"),
+    REDUCE("ReduceMax"),
+    REDUCE("ReduceMin"),
+    UNARY("Sqrt"),
+    UNARY("Erf"),
+    UNARY("Tanh"),
+    UNARY("Sigmoid"),
+    UNARY("Relu"),
+    UNARY("Gelu"),
+    UNARY("Neg"),
+    UNARY("Abs"),
+    UNARY("Sin"),
+    UNARY("Cos"),
+    UNARY("Identity"),
+    UNARY("Dropout"),
     {"Clip", M("a") "const lo: f32[] = 0\nconst hi: f32[] = 1\ny = Clip(a, lo, hi)\n"},
-    BINARY("Add"), BINARY("Sub"), BINARY("Mul"), BINARY("Max"),
+    BINARY("Add"),
+    BINARY("Sub"),
+    BINARY("Mul"),
+    BINARY("Max"),
     {"Mod", M("a") M("b") "y = Mod(a, b) {fmod=1}\n"},
     {"Add.scalar", M("a") "const c: f32[] = 0.001\ny = Add(a, c)\n"},
     {"Add.rank0", M("a") "input b: f32[]\ny = Add(a, b)\n"},
@@ -102,7 +134,8 @@ static const char *describe(const json_t *row, DType low)
 {
     static char text[256];
     char *in = json_dumps(json_object_get(row, "in"), JSON_COMPACT);
-    snprintf(text, sizeof text, "%s (%s, %s, %s)", text_of(row, "op"), text_of(row, "profile"), in, mpri_dtype_name(low));
+    snprintf(text, sizeof text, "%s (%s, %s, %s)", text_of(row, "op"), text_of(row, "profile"), in,
+             mpri_dtype_name(low));
     free(in);
     return text;
 }
@@ -112,27 +145,35 @@ static void check_row(const json_t *row, const OpCase *c, DType low)
     TestGraph t;
     char text[1024];
     bool is_loss = strstr(c->op, "Loss") || !strcmp(c->op, "BCE");
-    snprintf(text, sizeof text, "graph \"g\" {\n%soutput %s = y\n}\n", c->text, is_loss ? "loss" : "y");
+    snprintf(text, sizeof text, "graph \"g\" {\n%soutput %s = y\n}\n", c->text,
+             is_loss ? "loss" : "y");
     test_graph_open(&t, text);
     if (!strcmp(c->op, "SoftmaxCrossEntropyLoss")) (void)test_graph_pass(&t, mpri_pass_loss);
     json_t *in = json_object_get(row, "in");
     assert_int_equal(json_array_size(in), t.g->n_inputs);
     for (int k = 0; k < t.g->n_inputs; k++) /* ill-typed until the pass has run: that is its job */
-        t.g->inputs[k].value->dtype = type_of(json_string_value(json_array_get(in, (size_t)k)), low);
-    Value *y = mpri_graph_find_value(t.g, "y"); /* a Cast that becomes idle goes: its input stands for it */
+        t.g->inputs[k].value->dtype = type_of(json_string_value(json_array_get(in, (size_t)k)),
+                                              low);
+    Value *y =
+        mpri_graph_find_value(t.g,
+                              "y"); /* a Cast that becomes idle goes: its input stands for it */
     Node *n = y->def;
     autocast(&t, text_of(row, "profile"), low);
     const char *want = text_of(row, "out");
     if (!strcmp(want, "error")) want = json_string_value(json_object_get(row, "mpr"));
     if (!want) want = "f32"; /* the hand-written cross-entropy: kept in f32 */
     DType found = n->linked ? n->out[0]->dtype : t.g->outputs[0].value->dtype;
-    if (found != type_of(want, low)) fail_msg("%s: output %s, expected %s", describe(row, low), mpri_dtype_name(found), want);
+    if (found != type_of(want, low))
+        fail_msg("%s: output %s, expected %s", describe(row, low), mpri_dtype_name(found), want);
     const char *compute = json_string_value(json_object_get(row, "compute"));
     bool computes = compute && strcmp(compute, "bool") && strcmp(c->op, "Cast.f32");
     for (int k = 0; computes && n->linked && k < n->n_in; k++) {
-        if (!n->in[k] || !mpri_dtype_is_float(n->in[k]->dtype) || (k > 0 && !strcmp(c->op, "LayerNormalization"))) continue;
+        if (!n->in[k] || !mpri_dtype_is_float(n->in[k]->dtype) ||
+            (k > 0 && !strcmp(c->op, "LayerNormalization")))
+            continue;
         if (n->in[k]->dtype != type_of(compute, low))
-            fail_msg("%s: input %d is %s, computes in %s", describe(row, low), k, mpri_dtype_name(n->in[k]->dtype), compute);
+            fail_msg("%s: input %d is %s, computes in %s", describe(row, low), k,
+                     mpri_dtype_name(n->in[k]->dtype), compute);
     }
     test_graph_close(&t);
 }
@@ -143,21 +184,25 @@ static void test_ops(void **state)
     json_t *root = load(), *row;
     size_t i, k;
     int run = 0, skipped = 0;
-    json_array_foreach(json_object_get(root, "ops"), i, row) {
+    json_array_foreach(json_object_get(root, "ops"), i, row)
+    {
         const OpCase *c = find_case(text_of(row, "op"));
         char base[64];
         snprintf(base, sizeof base, "%s", text_of(row, "op"));
         base[strcspn(base, ".")] = 0;
-        if (!c && mpri_op_table()->find("", base)) fail_msg("no case for operator %s", text_of(row, "op"));
+        if (!c && mpri_op_table()->find("", base))
+            fail_msg("no case for operator %s", text_of(row, "op"));
         if (!c) {
             skipped++;
             continue;
         }
         json_t *lows = json_object_get(row, "low"), *low;
-        json_array_foreach(lows, k, low) check_row(row, c, mpri_dtype_parse(json_string_value(low)));
+        json_array_foreach(lows, k, low)
+            check_row(row, c, mpri_dtype_parse(json_string_value(low)));
         run++;
     }
-    print_message("%d rows checked, %d rows of operators without a definition skipped\n", run, skipped);
+    print_message("%d rows checked, %d rows of operators without a definition skipped\n", run,
+                  skipped);
     assert_true(run > 200);
     json_decref(root);
 }
@@ -165,27 +210,40 @@ static void test_ops(void **state)
 /* ---- graphs ---- */
 
 /* The second operand that a row leaves out, by graph and node, or by operator. */
-static const struct { const char *graph, *node, *value; } constants[] = {
-    {"ffn-gelu-erf", "d", "1.4142135"}, {"ffn-gelu-erf", "e1", "1"}, {"ffn-gelu-erf", "m2", "0.5"},
-    {"gelu-tanh-pow", "p3", "3"}, {"gelu-tanh-pow", "c", "0.044715"}, {"gelu-tanh-pow", "j", "0.7978846"},
-    {"gelu-tanh-pow", "t1", "1"}, {"gelu-tanh-pow", "y", "0.5"}, {"decomposed-layernorm", "q", "2"},
-    {"decomposed-layernorm", "ve", "1e-05"}, {NULL, NULL, "2.8284271"},
+static const struct {
+    const char *graph, *node, *value;
+} constants[] = {
+    {"ffn-gelu-erf", "d", "1.4142135"}, {"ffn-gelu-erf", "e1", "1"},
+    {"ffn-gelu-erf", "m2", "0.5"},      {"gelu-tanh-pow", "p3", "3"},
+    {"gelu-tanh-pow", "c", "0.044715"}, {"gelu-tanh-pow", "j", "0.7978846"},
+    {"gelu-tanh-pow", "t1", "1"},       {"gelu-tanh-pow", "y", "0.5"},
+    {"decomposed-layernorm", "q", "2"}, {"decomposed-layernorm", "ve", "1e-05"},
+    {NULL, NULL, "2.8284271"},
 };
 
 static const char *constant_of(const char *graph, const char *node)
 {
     size_t i = 0;
-    while (constants[i].graph && (strcmp(constants[i].graph, graph) || strcmp(constants[i].node, node))) i++;
+    while (constants[i].graph &&
+           (strcmp(constants[i].graph, graph) || strcmp(constants[i].node, node)))
+        i++;
     return constants[i].value;
 }
 
 /* What the rows leave to the reader: axes, shapes and attributes. */
-static const struct { const char *graph, *node, *extra, *attrs; } details[] = {
-    {"tied-embedding", "zr", "rows", ""}, {"tied-embedding", "tt", "", "{perm=[1,0]}"},
-    {"move-through", "r", "square", ""}, {"move-through", "t", "", "{perm=[1,0]}"},
-    {"move-through", "s", "start, end", ""}, {"move-through", "u", "start", ""},
-    {"pre-ln-attention-f32mask", "kt", "", "{perm=[0,2,1]}"}, {"pre-ln-attention-lowmask", "kt", "", "{perm=[0,2,1]}"},
-    {"concat-mixed", "c", "", "{axis=0}"}, {"concat-mixed", "c2", "", "{axis=0}"},
+static const struct {
+    const char *graph, *node, *extra, *attrs;
+} details[] = {
+    {"tied-embedding", "zr", "rows", ""},
+    {"tied-embedding", "tt", "", "{perm=[1,0]}"},
+    {"move-through", "r", "square", ""},
+    {"move-through", "t", "", "{perm=[1,0]}"},
+    {"move-through", "s", "start, end", ""},
+    {"move-through", "u", "start", ""},
+    {"pre-ln-attention-f32mask", "kt", "", "{perm=[0,2,1]}"},
+    {"pre-ln-attention-lowmask", "kt", "", "{perm=[0,2,1]}"},
+    {"concat-mixed", "c", "", "{axis=0}"},
+    {"concat-mixed", "c2", "", "{axis=0}"},
 };
 
 static void put_node(Text *t, const char *graph, const json_t *node)
@@ -193,7 +251,8 @@ static void put_node(Text *t, const char *graph, const json_t *node)
     const char *name = text_of(node, "name"), *op = text_of(node, "op"), *extra = "", *attrs = "";
     json_t *in = json_object_get(node, "in"), *x;
     size_t i;
-    bool binary = !strcmp(op, "Add") || !strcmp(op, "Mul") || !strcmp(op, "Div") || !strcmp(op, "Pow");
+    bool binary = !strcmp(op, "Add") || !strcmp(op, "Mul") || !strcmp(op, "Div") ||
+                  !strcmp(op, "Pow");
     bool lone = binary && json_array_size(in) == 1;
     if (lone) mpri_text_add(t, "const k.%s: f32[] = %s\n", name, constant_of(graph, name));
     if (!strncmp(op, "Reduce", 6) && strcmp(name, "loss")) extra = "last";
@@ -215,8 +274,8 @@ static bool is_read(const json_t *nodes, const char *name)
     size_t i, k;
     json_t *node, *x;
     json_array_foreach(nodes, i, node)
-        json_array_foreach(json_object_get(node, "in"), k, x)
-            if (!strcmp(json_string_value(x), name)) return true;
+        json_array_foreach(json_object_get(node, "in"), k,
+                           x) if (!strcmp(json_string_value(x), name)) return true;
     return false;
 }
 
@@ -227,8 +286,8 @@ static void put_input(Text *t, const json_t *in)
     bool fed = false;
     for (size_t i = 0; i < sizeof data / sizeof *data; i++) fed = fed || !strcmp(name, data[i]);
     char *shape = json_dumps(json_object_get(in, "shape"), JSON_COMPACT);
-    mpri_text_add(t, "%s %s: %s%s%s\n", fed ? "input" : "param", name, strcmp(dtype, "low") ? dtype : "f32", shape,
-                  fed ? "" : " trained");
+    mpri_text_add(t, "%s %s: %s%s%s\n", fed ? "input" : "param", name,
+                  strcmp(dtype, "low") ? dtype : "f32", shape, fed ? "" : " trained");
     free(shape);
 }
 
@@ -238,11 +297,12 @@ static void graph_text(const json_t *row, Text *t)
     size_t i;
     mpri_text_put(t, "graph \"g\" {\n");
     json_array_foreach(json_object_get(row, "inputs"), i, x) put_input(t, x);
-    mpri_text_put(t, "const last: i64[1] = [-1]\nconst rows: i64[2] = [8,16]\nconst square: i64[2] = [8,8]\n"
-                     "const start: i64[1] = [0]\nconst end: i64[1] = [4]\n");
+    mpri_text_put(
+        t, "const last: i64[1] = [-1]\nconst rows: i64[2] = [8,16]\nconst square: i64[2] = [8,8]\n"
+           "const start: i64[1] = [0]\nconst end: i64[1] = [4]\n");
     json_array_foreach(nodes, i, x) put_node(t, text_of(row, "graph"), x);
-    json_array_foreach(nodes, i, x)
-        if (!is_read(nodes, text_of(x, "name"))) mpri_text_add(t, "output %s = %s\n", text_of(x, "name"), text_of(x, "name"));
+    json_array_foreach(nodes, i, x) if (!is_read(nodes, text_of(x, "name")))
+        mpri_text_add(t, "output %s = %s\n", text_of(x, "name"), text_of(x, "name"));
     mpri_text_put(t, "}\n");
 }
 
@@ -266,10 +326,12 @@ static void check_graph(const json_t *row, const char *profile, DType low)
     json_t *in, *node, *mpr = json_object_get(row, "mpr");
     size_t i;
     json_array_foreach(json_object_get(row, "inputs"), i, in)
-        mpri_graph_find_value(t.g, text_of(in, "name"))->dtype = type_of(text_of(in, "dtype"), low);
+        mpri_graph_find_value(t.g, text_of(in, "name"))
+            ->dtype = type_of(text_of(in, "dtype"), low);
     autocast(&t, profile, low);
     int checked = 0;
-    json_array_foreach(json_object_get(row, "nodes"), i, node) {
+    json_array_foreach(json_object_get(row, "nodes"), i, node)
+    {
         const char *name = text_of(node, "name");
         const char *want = json_string_value(json_object_get(mpr, name));
         if (!want) want = text_of(json_object_get(json_object_get(row, "out"), profile), name);
@@ -277,8 +339,8 @@ static void check_graph(const json_t *row, const char *profile, DType low)
         if (!v) continue; /* inside a recovered group */
         checked++;
         if (v->dtype != type_of(want, low))
-            fail_msg("graph %s, %s, %s: '%s' is %s, expected %s", text_of(row, "graph"), profile, mpri_dtype_name(low), name,
-                     mpri_dtype_name(v->dtype), want);
+            fail_msg("graph %s, %s, %s: '%s' is %s, expected %s", text_of(row, "graph"), profile,
+                     mpri_dtype_name(low), name, mpri_dtype_name(v->dtype), want);
     }
     assert_true(checked > 0);
     assert_false(test_graph_pass(&t, mpri_pass_autocast));
@@ -290,7 +352,8 @@ static void test_graphs(void **state)
     (void)state;
     json_t *root = load(), *row;
     size_t i;
-    json_array_foreach(json_object_get(root, "graphs"), i, row) {
+    json_array_foreach(json_object_get(root, "graphs"), i, row)
+    {
         check_graph(row, "torch-cuda", MPR_FLOAT16);
         check_graph(row, "torch-cuda", MPR_BFLOAT16);
         check_graph(row, "torch-cpu", MPR_FLOAT16);

@@ -1,4 +1,5 @@
 /* The simplify pass, the list of passes and their runner. */
+#include <stdio.h>
 #include <string.h>
 #include "tests/support/graphs.h"
 
@@ -22,14 +23,17 @@ static void simplified(bool training, const char *before, const char *after)
 static void test_identity(void **state)
 {
     (void)state;
-    simplified(false, BODY("a: f32[4] = Identity(x)\nb: f32[4] = Relu(a)\nc: f32[4] = Identity(b)\noutput y = c\noutput z = a\n"),
+    simplified(false,
+               BODY("a: f32[4] = Identity(x)\nb: f32[4] = Relu(a)\nc: f32[4] = Identity(b)\noutput "
+                    "y = c\noutput z = a\n"),
                BODY("b: f32[4] = Relu(x)\noutput y = b\noutput z = x\n"));
 }
 
 static void test_dead_code(void **state)
 {
     (void)state;
-    simplified(false, BODY("a: f32[4] = Exp(x)\nb: f32[4] = Log(a)\nc: f32[4] = Relu(x)\noutput y = c\n"),
+    simplified(false,
+               BODY("a: f32[4] = Exp(x)\nb: f32[4] = Log(a)\nc: f32[4] = Relu(x)\noutput y = c\n"),
                BODY("c: f32[4] = Relu(x)\noutput y = c\n"));
 }
 
@@ -40,28 +44,39 @@ static void test_casts(void **state)
     simplified(false, BODY("a: f32[4] = Cast(x) {to=f32}\nb: f32[4] = Relu(a)\noutput y = b\n"),
                BODY("b: f32[4] = Relu(x)\noutput y = b\n"));
     /* wide and back */
-    simplified(false, BODY("a: f32[4] = Cast(h) {to=f32}\nb: f16[4] = Cast(a) {to=f16}\nc: f16[4] = Relu(b)\noutput y = c\n"),
+    simplified(false,
+               BODY("a: f32[4] = Cast(h) {to=f32}\nb: f16[4] = Cast(a) {to=f16}\nc: f16[4] = "
+                    "Relu(b)\noutput y = c\n"),
                BODY("c: f16[4] = Relu(h)\noutput y = c\n"));
     /* narrow and back rounds: it stays */
-    const char *rounds = BODY("  a: f16[4] = Cast(x) {to=f16}\n  b: f32[4] = Cast(a) {to=f32}\n  output y = b\n");
+    const char *rounds = BODY(
+        "  a: f16[4] = Cast(x) {to=f16}\n  b: f32[4] = Cast(a) {to=f32}\n  output y = b\n");
     simplified(false, rounds, rounds);
     /* a longer chain reads from before the exact part */
-    simplified(false, BODY("a: f32[4] = Cast(h) {to=f32}\nb: f64[4] = Cast(a) {to=f64}\noutput y = b\n"),
+    simplified(false,
+               BODY("a: f32[4] = Cast(h) {to=f32}\nb: f64[4] = Cast(a) {to=f64}\noutput y = b\n"),
                BODY("b: f64[4] = Cast(h) {to=f64}\noutput y = b\n"));
     /* i32 does not fit f32 */
-    const char *ints = BODY("  a: f32[4] = Cast(i) {to=f32}\n  b: i32[4] = Cast(a) {to=i32}\n  output y = b\n");
+    const char *ints = BODY(
+        "  a: f32[4] = Cast(i) {to=f32}\n  b: i32[4] = Cast(a) {to=i32}\n  output y = b\n");
     simplified(false, ints, ints);
     /* the same cast twice */
-    simplified(false, BODY("a: f16[4] = Cast(x) {to=f16}\nb: f16[4] = Cast(x) {to=f16}\nc: f16[4] = Add(a, b)\noutput y = c\n"),
+    simplified(false,
+               BODY("a: f16[4] = Cast(x) {to=f16}\nb: f16[4] = Cast(x) {to=f16}\nc: f16[4] = "
+                    "Add(a, b)\noutput y = c\n"),
                BODY("a: f16[4] = Cast(x) {to=f16}\nc: f16[4] = Add(a, a)\noutput y = c\n"));
 }
 
 static void test_cast_of_constant(void **state)
 {
     (void)state;
-    simplified(false, BODY("const  c: f32[2] = [1.5,1e-08]\na: f16[2] = Cast(c) {to=f16}\nb: f16[2] = Relu(a)\noutput y = b\n"),
-               BODY("const  c__mpr_f16: f16[2] = [1.5,0]\nb: f16[2] = Relu(c__mpr_f16)\noutput y = b\n"));
-    const char *param = "graph \"g\" {\n  param  w: f32[2] trained = [1,2]\n  a: f16[2] = Cast(w) {to=f16}\n  output y = a\n}\n";
+    simplified(
+        false,
+        BODY("const  c: f32[2] = [1.5,1e-08]\na: f16[2] = Cast(c) {to=f16}\nb: f16[2] = "
+             "Relu(a)\noutput y = b\n"),
+        BODY("const  c__mpr_f16: f16[2] = [1.5,0]\nb: f16[2] = Relu(c__mpr_f16)\noutput y = b\n"));
+    const char *param = "graph \"g\" {\n  param  w: f32[2] trained = [1,2]\n  a: f16[2] = Cast(w) "
+                        "{to=f16}\n  output y = a\n}\n";
     simplified(false, param, param);
 }
 
@@ -70,12 +85,17 @@ static void test_cast_of_constant(void **state)
 static void test_dropout(void **state)
 {
     (void)state;
-    simplified(false, BODY(DROP "a: f32[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y = b\n"),
+    simplified(false,
+               BODY(DROP "a: f32[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y = b\n"),
                BODY("b: f32[4] = Relu(x)\noutput y = b\n"));
-    simplified(false, BODY(DROP "a: f32[4], m: bool[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y = b\noutput m = m\n"),
-               BODY("const  r: f32[] = 0.1\na: f32[4], m: bool[4] = Dropout(x, r, _)\nb: f32[4] = Relu(a)\noutput y = b\noutput m = m\n"));
+    simplified(false,
+               BODY(DROP "a: f32[4], m: bool[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y "
+                         "= b\noutput m = m\n"),
+               BODY("const  r: f32[] = 0.1\na: f32[4], m: bool[4] = Dropout(x, r, _)\nb: f32[4] = "
+                    "Relu(a)\noutput y = b\noutput m = m\n"));
     TestGraph t;
-    test_graph_open(&t, BODY(DROP "a: f32[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y = b\n"));
+    test_graph_open(&t, BODY(DROP
+                             "a: f32[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y = b\n"));
     t.o.training = true;
     assert_false(test_graph_pass(&t, mpri_pass_simplify));
     test_graph_close(&t);
@@ -133,23 +153,30 @@ static void test_widen(void **state)
 {
     (void)state;
     TestGraph t;
-    test_graph_open(&t, "graph \"g\" {\n  input  x: f32[4]\n  input  i: i32[4]\n  param  w: f32[4] trained = [1,2,3,4]\n"
-                        "const  c: f32[] = 0.5\na: f32[4] = Mul(x, w)\nb: f16[4] = Cast(a) {to=f16}\nd: f32[4] = Cast(b) {to=f32}\n"
-                        "e: f32[4] = Cast(i) {to=f32}\nf: f32[4] = Add(d, e)\ng: f32[4] = Mul(f, c)\noutput y = g\n}\n");
+    test_graph_open(&t, "graph \"g\" {\n  input  x: f32[4]\n  input  i: i32[4]\n  param  w: f32[4] "
+                        "trained = [1,2,3,4]\n"
+                        "const  c: f32[] = 0.5\na: f32[4] = Mul(x, w)\nb: f16[4] = Cast(a) "
+                        "{to=f16}\nd: f32[4] = Cast(b) {to=f32}\n"
+                        "e: f32[4] = Cast(i) {to=f32}\nf: f32[4] = Add(d, e)\ng: f32[4] = Mul(f, "
+                        "c)\noutput y = g\n}\n");
     t.o.force = MPR_FLOAT64;
     assert_true(test_graph_pass(&t, mpri_pass_widen));
-    test_graph_expect(&t, "graph \"g\" {\n  input  x: f64[4]\n  input  i: i32[4]\n  param  w: f64[4] trained = [1,2,3,4]\n"
-                          "const  c: f64[] = 0.5\na: f64[4] = Mul(x, w)\nb: f64[4] = Cast(a) {to=f64}\nd: f64[4] = Cast(b) {to=f64}\n"
-                          "e: f64[4] = Cast(i) {to=f64}\nf: f64[4] = Add(d, e)\ng: f64[4] = Mul(f, c)\noutput y = g\n}\n");
+    test_graph_expect(&t, "graph \"g\" {\n  input  x: f64[4]\n  input  i: i32[4]\n  param  w: "
+                          "f64[4] trained = [1,2,3,4]\n"
+                          "const  c: f64[] = 0.5\na: f64[4] = Mul(x, w)\nb: f64[4] = Cast(a) "
+                          "{to=f64}\nd: f64[4] = Cast(b) {to=f64}\n"
+                          "e: f64[4] = Cast(i) {to=f64}\nf: f64[4] = Add(d, e)\ng: f64[4] = Mul(f, "
+                          "c)\noutput y = g\n}\n");
     test_graph_close(&t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_identity),      cmocka_unit_test(test_dead_code), cmocka_unit_test(test_casts),
-        cmocka_unit_test(test_cast_of_constant), cmocka_unit_test(test_dropout), cmocka_unit_test(test_constant_node),
-        cmocka_unit_test(test_runner),        cmocka_unit_test(test_widen),
+        cmocka_unit_test(test_identity), cmocka_unit_test(test_dead_code),
+        cmocka_unit_test(test_casts),    cmocka_unit_test(test_cast_of_constant),
+        cmocka_unit_test(test_dropout),  cmocka_unit_test(test_constant_node),
+        cmocka_unit_test(test_runner),   cmocka_unit_test(test_widen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,10 +13,10 @@ static const AttrRow gemm_attrs[] = {
     ATTR_FLAG(GemmParams, trans_b, "transB", 0),
     ATTR_END,
 };
-static const AttrRow linear_attrs[] = {ATTR_FLAG(LinearParams, trans_w, "transW", 0), ATTR_END};
+static const AttrRow linear_attrs[] = {ATTR_FLAG(LinearParams, trans_w, "trans_w", 0), ATTR_END};
 static const AttrRow fused_attrs[] = {
-    ATTR_FLAG(FusedMatMulParams, trans_a, "transA", 0),
-    ATTR_FLAG(FusedMatMulParams, trans_b, "transB", 0),
+    ATTR_FLAG(FusedMatMulParams, trans_a, "trans_a", 0),
+    ATTR_FLAG(FusedMatMulParams, trans_b, "trans_b", 0),
     ATTR(FusedMatMulParams, alpha, "alpha", FLOAT, .def_float = 1),
     ATTR(FusedMatMulParams, activation, "activation", STRING, .def_string = "", .choices = "|relu|gelu|gelu_tanh"),
     ATTR_OUT_DTYPE(FusedMatMulParams),

@@ -13,6 +13,8 @@
 #include "importer/sparse.h"
 #include "importer/tensors.h"
 
+enum { DECLARED_OUTPUTS = 16 }; /* of one node, whose declarations are compared */
+
 typedef struct Build {
     Import *im;
     Graph *g;
@@ -20,7 +22,6 @@ typedef struct Build {
     const Ties *ties;
     struct Declared *declared;
     int capture;                 /* next one to use */
-    bool inferring;
 } Build;
 
 typedef struct Declared { /* type of a name from value_info or the graph's outputs */
@@ -285,30 +286,70 @@ static mpr_status tell_inputs(const Build *b, const Node *n, Err *err)
     return mpri_err_where(err, "inputs %s", text);
 }
 
-static mpr_status infer(Build *b, Node *n, const Draft *d, Err *err)
+/* A dim about which nothing is known; symbols that the rules found are better than a declaration, which may be
+ * left over from an export with fixed sizes. */
+static bool is_unknown(const SymTab *sym, Dim d)
 {
-    if (!b->inferring || err->findings) return MPR_OK;
-    DType declared[16];
-    bool opaque = n->op->flags & OPF_OPAQUE;
-    for (int k = 0; k < n->n_out && k < 16; k++) declared[k] = n->out[k] ? n->out[k]->dtype : MPR_DTYPE_NONE;
-    if (mpri_infer_node(b->g, n, err) != MPR_OK) return tell_inputs(b, n, err);
-    for (int k = 0; k < n->n_out; k++) {
-        if (!n->out[k]) continue;
-        if (!opaque && k < 16 && check_declared(n->out[k], declared[k], err) != MPR_OK) return mpri_err_where(err, "%s", d->label);
-        if (!opaque) n->out[k]->declared = false;
+    char text[32];
+    return d < 0 && mpri_dim_print(sym, d, text, sizeof text)[0] == '?';
+}
+
+/* A declared shape adds what the rule could not find. One that contradicts the rule makes no model unreadable
+ * (converting needs no shapes), but it cannot be run: the mark is reported by mpri_import_check_supported. */
+static mpr_status meet_declared(Build *b, Node *n, const Shape *declared, Err *err)
+{
+    char x[200], y[200];
+    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++) {
+        Value *v = n->out[k];
+        if (!v || declared[k].rank < 0) continue;
+        Shape found = v->shape;
+        bool clash = found.rank >= 0 && found.rank != declared[k].rank;
+        for (int i = 0; i < declared[k].rank && !clash; i++) {
+            Dim d = declared[k].d[i], f = found.rank < 0 ? -1 : found.d[i];
+            clash = found.rank >= 0 && d >= 0 && f >= 0 && d != f;
+            if (found.rank < 0 || is_unknown(b->g->sym, f)) v->shape.d[i] = d;
+        }
+        if (!clash) {
+            v->shape.rank = declared[k].rank;
+            continue;
+        }
+        v->shape = found;
+        v->declared = true;
+        char *why = mpri_arena_printf(&b->im->m->arena, "value '%s' is declared as %s but the operator gives %s", mpri_err_name(v->name),
+                                      mpri_shape_print(b->g->sym, &declared[k], x, sizeof x), mpri_shape_print(b->g->sym, &found, y, sizeof y));
+        if (!why) return mpri_err_nomem(err, sizeof x);
+        n->why = why;
+        mpri_log(b->im->log, MPR_LOG_WARNING, "%s", why);
     }
     return MPR_OK;
 }
 
-/* Outputs of an opaque node that nothing declares: most operators keep the type of their first input. */
+static mpr_status infer(Build *b, Node *n, const Draft *d, Err *err)
+{
+    if (err->findings || (n->op->flags & OPF_OPAQUE)) return MPR_OK;
+    DType types[DECLARED_OUTPUTS];
+    Shape shapes[DECLARED_OUTPUTS];
+    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++) {
+        Value *v = n->out[k];
+        types[k] = v ? v->dtype : MPR_DTYPE_NONE;
+        shapes[k] = v && v->declared ? v->shape : (Shape){.rank = MPRI_RANK_UNKNOWN};
+        if (v) v->declared = false;
+    }
+    if (mpri_infer_node(b->g, n, err) != MPR_OK) return tell_inputs(b, n, err);
+    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++)
+        if (n->out[k] && check_declared(n->out[k], types[k], err) != MPR_OK) return mpri_err_where(err, "%s", d->label);
+    return meet_declared(b, n, shapes, err);
+}
+
+/* Outputs of an opaque node that nothing declares. Operators that compute on floats mostly keep the type; what
+ * else is not known stays unknown: a wrong guess would make the readers look wrong. */
 static void guess_outputs(Node *n)
 {
     static const struct { const char *op; DType t; } fixed[] = {
         {"ArgMax", MPR_INT64}, {"ArgMin", MPR_INT64}, {"NonZero", MPR_INT64}, {"IsNaN", MPR_BOOL}, {"IsInf", MPR_BOOL}, {"Xor", MPR_BOOL},
-        {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32}, {"DequantizeLinear", MPR_FLOAT32}, {"QuantizeLinear", MPR_UINT8},
+        {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32}, {"QuantizeLinear", MPR_UINT8}, {"CastLike", MPR_DTYPE_NONE},
     };
-    DType t = MPR_DTYPE_NONE;
-    for (int k = 0; k < n->n_in && !t; k++) t = n->in[k] ? n->in[k]->dtype : MPR_DTYPE_NONE;
+    DType t = n->n_in && n->in[0] && mpri_dtype_is_float(n->in[0]->dtype) ? n->in[0]->dtype : MPR_DTYPE_NONE;
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         if (!strcmp(fixed[i].op, n->opaque_type)) t = fixed[i].t;
     for (int k = 0; k < n->n_out; k++)
@@ -423,7 +464,7 @@ static mpr_status check_domains(const Import *im, Err *err)
 
 mpr_status mpri_build_graph(Import *im, Scope *scope, const Ties *ties, Err *err)
 {
-    Build b = {.im = im, .g = im->m->graph, .scope = scope, .ties = ties, .inferring = true};
+    Build b = {.im = im, .g = im->m->graph, .scope = scope, .ties = ties};
     ImportDetail *detail = im->d;
     int n_constants = 0;
     for (int i = 0; i < im->n_nodes; i++) n_constants += !strcmp(im->nodes[i].p->op_type, "Constant");

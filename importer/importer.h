@@ -33,8 +33,9 @@ typedef struct ImportedModel {
 mpr_status mpri_import_file(const char *path, const ImportOptions *o, ImportedModel **out, Err *err);
 void mpri_import_destroy(ImportedModel *m, const Alloc *alloc); /* NULL-safe */
 
-/* Every operator of the graph that cannot be run (or differentiated on a path to `loss`), grouped by type
- * with counts and the first three node names: MPR_E_UNSUPPORTED_OP; MPR_OK when there is none. */
+/* Every operator that cannot be run on the way to an output, grouped by type with counts and the first three
+ * node names: MPR_E_UNSUPPORTED_OP; MPR_OK when there is none. Before it, declared shapes of the file that
+ * contradict its operators: MPR_E_SHAPE. Ask the imported graph, before any pass. */
 mpr_status mpri_import_check_supported(const Graph *g, Err *err);
 
 /* ---- export ---- */

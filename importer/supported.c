@@ -79,8 +79,19 @@ static void report(Node *const *nodes, int n, Err *err)
                      n == 1 ? "" : "s", names, n > NAMES_SHOWN ? ", …" : "", why ? ": " : "", why ? why : "");
 }
 
+/* Declarations of the file that contradict what an operator gives: found while the graph was built. */
+static mpr_status report_contradictions(const Graph *g, Err *err)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        for (int k = 0; k < n->n_out; k++)
+            if (n->out[k] && n->out[k]->declared && !(n->op->flags & OPF_OPAQUE))
+                mpri_err_finding(err, MPR_E_SHAPE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name, n->why ? n->why : "declared shape");
+    return err->code;
+}
+
 mpr_status mpri_import_check_supported(const Graph *g, Err *err)
 {
+    TRY(report_contradictions(g, err));
     Arena scratch;
     mpri_arena_init(&scratch, g->arena->alloc, 0);
     bool *live = ARENA_ARRAY(&scratch, bool, g->n_values);

@@ -1,203 +1,234 @@
-/* Reductions. Axes are input 1 (since 13 or 18); absent or empty means all axes, or none with
- * noop_with_empty_axes. SumTo sums a tensor down to a shape it was broadcast from: the pass that builds
- * gradients uses it. */
+/* Reductions over axes given by input 1 (absent or empty: all axes, or none with noop_with_empty_axes).
+ * Sums and means accumulate in f32 whatever the stored type. SumTo sums a tensor down to a shape it was
+ * broadcast from; the autodiff pass uses it. */
 #include "runtime/op/rules.h"
 
 static const AttrRow reduce_attrs[] = {
-    ATTR_FLAG(ReduceParams, keepdims, "keepdims", 1), ATTR_FLAG(ReduceParams, noop_with_empty_axes, "noop_with_empty_axes", 0),
-    ATTR_OUT_DTYPE(ReduceParams), ATTR_END,
+    ATTR_FLAG(ReduceParams, keepdims, "keepdims", 1),
+    ATTR_FLAG(ReduceParams, noop_with_empty_axes, "noop_with_empty_axes", 0),
+    ATTR_OUT_DTYPE(ReduceParams),
+    ATTR_END,
 };
-static const AttrRow sum_to_attrs[] = {ATTR(SumToParams, dims, "dims", INTS, .required = true), ATTR_OUT_DTYPE(SumToParams), ATTR_END};
+static const AttrRow sum_to_attrs[] = {
+    ATTR(SumToParams, dims, "dims", INTS, .required = true),
+    ATTR_OUT_DTYPE(SumToParams),
+    ATTR_END,
+};
 
-/* Which axes of a known rank are reduced. False in *known when the axes input is not known yet. */
-static mpr_status reduced_axes(InferCtx *c, int rank, bool *reduced, bool *known)
+#define TS_SUM (TS_FLOAT | TS_WIDE_INT)
+#define TS_EXTREMUM (TS_SUM | TS(MPR_INT8) | TS(MPR_UINT8) | TS_BOOL)
+
+/* ---- type and shape rules ---- */
+
+/* Axes not known: with keepdims the rank stays, without it falls by the number of axes. */
+static Shape unknown_axes_shape(InferCtx *c, const Shape *x, bool keepdims)
 {
-    const ReduceParams *p = c->n->params;
-    int64_t n = 0;
-    int axes[MPRI_MAX_RANK];
-    *known = true;
-    const int64_t *v = op_in(c, 1) ? mpri_op_ints(c, 1, &n) : NULL;
-    if (op_in(c, 1) && !v) {
-        const Shape *s = op_shape(c, 1);
-        *known = s->rank == 1 && s->d[0] == 0;
-        if (!*known) return MPR_OK;
-    }
-    for (int i = 0; i < rank; i++) reduced[i] = n == 0 && !p->noop_with_empty_axes;
-    if (n == 0) return MPR_OK;
-    TRY(mpri_op_axes(c, n, v, rank, axes));
-    for (int i = 0; i < n; i++) reduced[axes[i]] = true;
-    return MPR_OK;
+    Dim n;
+    if (keepdims) return mpri_op_fresh_shape(c, x->rank);
+    if (!mpri_op_elements(c, 1, &n) || !mpri_dim_const(n) || n == 0) return mpri_op_unknown;
+    return mpri_op_fresh_shape(c, x->rank - n);
 }
 
-static mpr_status reduce_shape(InferCtx *c, Shape *out)
+/* *all: every axis is reduced. */
+static mpr_status infer_reduce(InferCtx *c, TypeSet set, bool *all)
 {
     const ReduceParams *p = c->n->params;
     const Shape *x = op_shape(c, 0);
-    bool reduced[MPRI_MAX_RANK] = {0}, known;
-    *out = mpri_op_unknown;
-    TRY(mpri_op_check_type(c, 1, TS(MPR_INT64)));
-    if (x->rank < 0) return MPR_OK;
-    TRY(reduced_axes(c, x->rank, reduced, &known));
-    if (!known) {
-        if (p->keepdims) *out = mpri_op_fresh_shape(c, x->rank);
-        return MPR_OK;
-    }
-    out->rank = 0;
-    for (int i = 0; i < x->rank; i++)
-        if (!reduced[i] || p->keepdims) out->d[out->rank++] = reduced[i] ? 1 : x->d[i];
-    return MPR_OK;
-}
-
-static mpr_status infer_typed(InferCtx *c, TypeSet set)
-{
-    const ReduceParams *p = c->n->params;
-    Shape out;
     DType t;
+    *all = false;
     TRY(mpri_op_mixed_type(c, 0, 1, set, p->out_dtype, &t));
-    TRY(reduce_shape(c, &out));
+    TRY(mpri_op_check_type(c, 1, TS_INDEX));
+    TRY(mpri_op_check_rank(c, 1, 1, 1));
+    if (x->rank < 0) return mpri_infer_set(c, 0, t, NULL);
+    int64_t n = 0;
+    const int64_t *v = op_in(c, 1) ? mpri_op_ints(c, 1, &n) : NULL;
+    if (op_in(c, 1) && !v) {
+        Shape out = unknown_axes_shape(c, x, p->keepdims);
+        return mpri_infer_set(c, 0, t, &out);
+    }
+    int axes[MPRI_MAX_RANK];
+    bool reduced[MPRI_MAX_RANK];
+    *all = n == 0 && !p->noop_with_empty_axes;
+    TRY(mpri_op_axes(c, n, v, x->rank, axes));
+    for (int i = 0; i < x->rank; i++) reduced[i] = *all;
+    for (int64_t i = 0; i < n; i++) reduced[axes[i]] = true;
+    *all = *all || n == x->rank;
+    Shape out = {.rank = 0};
+    for (int i = 0; i < x->rank; i++) {
+        if (!reduced[i]) out.d[out.rank++] = x->d[i];
+        else if (p->keepdims) out.d[out.rank++] = 1;
+    }
     return mpri_infer_set(c, 0, t, &out);
 }
 
-static mpr_status infer_number(InferCtx *c) { return infer_typed(c, TS_FLOAT | TS_WIDE_INT); }
-static mpr_status infer_extremum(InferCtx *c) { return infer_typed(c, TS_NUMBER | TS_BOOL); }
+static mpr_status infer_sum(InferCtx *c)
+{
+    bool all;
+    return infer_reduce(c, TS_SUM, &all);
+}
 
-/* Shape codes multiply dims: the product of known contents is known. */
+static mpr_status infer_extremum(InferCtx *c)
+{
+    bool all;
+    return infer_reduce(c, TS_EXTREMUM, &all);
+}
+
+/* Number of elements from a shape: exporters write ReduceProd(Shape(x)). */
 static mpr_status infer_prod(InferCtx *c)
 {
+    bool all, integer = op_type(c, 0) == MPR_INT64 || op_type(c, 0) == MPR_INT32;
     int64_t n;
-    TRY(infer_number(c));
-    const Dim *x = mpri_infer_content(c, 0, &n);
-    const Shape *s = op_shape(c, 0);
-    if (!x || s->rank != 1 || !mpri_dtype_is_int(op_type(c, 0))) return MPR_OK;
-    Dim *y = mpri_op_content_alloc(c, 1);
-    if (!y) return MPR_OK;
-    y[0] = mpri_dim_int(c->sym, 1);
-    for (int64_t i = 0; i < n; i++) y[0] = mpri_dim_mul(c->sym, y[0], x[i]);
-    mpri_infer_set_content(c, 0, 1, y);
+    TRY(infer_reduce(c, TS_SUM, &all));
+    const Dim *d = all && integer ? mpri_infer_content(c, 0, &n) : NULL;
+    if (!d) return MPR_OK;
+    Dim r = 1;
+    for (int64_t i = 0; i < n; i++) r = mpri_op_dim_mul(c->sym, r, d[i]);
+    mpri_infer_set_content(c, 0, 1, &r);
     return MPR_OK;
 }
 
 static mpr_status infer_sum_to(InferCtx *c)
 {
     const SumToParams *p = c->n->params;
-    Shape out, both;
     DType t;
+    Shape out;
     TRY(mpri_op_mixed_type(c, 0, 1, TS_FLOAT, p->out_dtype, &t));
     TRY(mpri_op_dims_shape(c, p->dims, &out));
-    if (op_shape(c, 0)->rank >= 0) TRY(mpri_infer_broadcast(c, op_shape(c, 0), &out, &both));
+    const Shape *x = op_shape(c, 0);
+    for (int i = 0; x->rank >= 0 && i < out.rank; i++) {
+        int at = x->rank - out.rank + i;
+        bool fits = out.d[i] == 1 || (at >= 0 && (out.d[i] == x->d[at] || !mpri_dim_const(x->d[at])));
+        if (!fits) return mpri_op_shape_error(c, 0, "target dim of SumTo does not broadcast to the input", out.d[i]);
+    }
     return mpri_infer_set(c, 0, t, &out);
 }
 
 /* ---- gradients ---- */
 
-/* v, which has the reduced shape, with ones where dims were reduced away. */
-static Value *keep_dims(GradCtx *c, Value *v)
+typedef struct Reduction {
+    int n;
+    int64_t axes[MPRI_MAX_RANK];
+    int64_t kept[MPRI_MAX_RANK]; /* dims of x with ones at the reduced axes */
+    int64_t count;               /* elements per result */
+} Reduction;
+
+static mpr_status reduction(GradCtx *c, Reduction *r)
 {
     const ReduceParams *p = c->n->params;
-    const Value *x = c->n->in[0], *axes = grad_in(c, 1);
-    int64_t d[MPRI_MAX_RANK];
-    int rank = x->shape.rank;
-    if (p->keepdims || !v) return v;
-    for (int i = 0; i < rank; i++) d[i] = 1;
-    bool all = !axes || mpri_shape_elements(&axes->shape) == 0;
-    for (int i = 0; i < rank && !all; i++) d[i] = x->shape.d[i];
-    if (!all && axes->kind == VAL_CONST)
-        for (int64_t k = 0; k < mpri_shape_elements(&axes->shape); k++) {
-            int64_t a = mpri_load_i64(axes->dtype, axes->data, k);
-            d[a < 0 ? a + rank : a] = 1;
+    const Value *x = grad_in(c, 0);
+    int64_t n = 0;
+    const int64_t *v = NULL;
+    *r = (Reduction){.count = 1};
+    TRY(mpri_op_grad_const_shape(c, x));
+    if (grad_in(c, 1)) TRY(mpri_op_grad_ints(c, 1, &n, &v));
+    bool all = n == 0 && !p->noop_with_empty_axes;
+    for (int i = 0; i < x->shape.rank; i++) {
+        bool hit = all;
+        for (int64_t k = 0; k < n; k++) hit = hit || (v[k] < 0 ? v[k] + x->shape.rank : v[k]) == i;
+        if (hit) {
+            r->axes[r->n++] = i;
+            r->count *= x->shape.d[i];
         }
-    return mpri_op_grad_reshape(c, v, rank, d);
+        r->kept[i] = hit ? 1 : x->shape.d[i];
+    }
+    return MPR_OK;
 }
 
-static mpr_status check_axes(GradCtx *c)
+static Value *with_kept_dims(GradCtx *c, const Reduction *r, Value *v)
 {
-    const Value *axes = grad_in(c, 1);
-    if (!axes || axes->kind == VAL_CONST || mpri_shape_elements(&axes->shape) == 0) return MPR_OK;
-    return mpri_err_set(c->err, MPR_E_NOT_DIFFERENTIABLE, "the axes of %s are computed from data", c->n->op->name);
+    return mpri_op_grad_reshape(c, v, grad_in(c, 0)->shape.rank, r->kept);
 }
-
-static bool noop(const GradCtx *c)
-{
-    const ReduceParams *p = c->n->params;
-    const Value *axes = grad_in(c, 1);
-    return p->noop_with_empty_axes && (!axes || mpri_shape_elements(&axes->shape) == 0);
-}
-
-static Value *spread(GradCtx *c, Value *v) { return noop(c) ? v : mpri_op_grad_expand_like(c, keep_dims(c, v), c->n->in[0]); }
 
 static mpr_status grad_sum(GradCtx *c)
 {
-    TRY(check_axes(c));
-    if (grad_needs(c, 0)) c->dx[0] = spread(c, c->dy[0]);
+    Reduction r;
+    TRY(reduction(c, &r));
+    c->dx[0] = mpri_op_grad_expand_like(c, with_kept_dims(c, &r, c->dy[0]), grad_in(c, 0));
     return mpri_op_grad_done(c);
+}
+
+/* v / n computed in f32: n itself may be too large for f16. */
+static Value *divide_wide(GradCtx *c, Value *v, Value *n)
+{
+    if (!v || !n) return NULL;
+    Value *wide = mpri_build_cast(c->b, v, n->dtype);
+    return mpri_build_cast(c->b, mpri_op_grad_binary(c, OP_Div, wide, n), v->dtype);
 }
 
 static mpr_status grad_mean(GradCtx *c)
 {
-    TRY(check_axes(c));
-    if (!grad_needs(c, 0)) return MPR_OK;
-    int64_t n = mpri_shape_elements(&c->n->in[0]->shape), m = mpri_shape_elements(&c->n->out[0]->shape);
-    c->dx[0] = spread(c, mpri_op_grad_scale(c, c->dy[0], n > 0 ? (double)m / (double)n : 1));
+    Reduction r;
+    TRY(reduction(c, &r));
+    Value *dy = with_kept_dims(c, &r, c->dy[0]);
+    Value *n = mpri_build_scalar(c->b, mpri_op_wide(grad_in(c, 0)->dtype), (double)r.count);
+    c->dx[0] = mpri_op_grad_expand_like(c, divide_wide(c, dy, n), grad_in(c, 0));
     return mpri_op_grad_done(c);
 }
 
-/* dy * y / x: right where no element is zero; zeros would need the product of the others. */
-static mpr_status grad_prod(GradCtx *c)
-{
-    TRY(check_axes(c));
-    if (!grad_needs(c, 0)) return MPR_OK;
-    Value *t = mpri_op_grad_binary(c, OP_Mul, c->dy[0], c->n->out[0]);
-    c->dx[0] = mpri_op_grad_binary(c, OP_Div, spread(c, t), c->n->in[0]);
-    return mpri_op_grad_done(c);
-}
-
-/* Equal extremes share the cotangent evenly, as PyTorch's amax and amin. */
+/* The elements that equal the result share dy evenly. */
 static mpr_status grad_extremum(GradCtx *c)
 {
-    TRY(check_axes(c));
-    if (!grad_needs(c, 0)) return MPR_OK;
-    Value *x = c->n->in[0];
-    if (noop(c)) {
-        c->dx[0] = c->dy[0];
-        return MPR_OK;
-    }
-    Value *same = mpri_op_grad_binary(c, OP_Equal, x, keep_dims(c, c->n->out[0]));
-    Value *one = mpri_build_cast(c->b, same, x->dtype);
-    ReduceParams p = {.keepdims = 1};
-    Value *axes = grad_in(c, 1);
-    Value *in[] = {one, axes};
-    Value *count = mpri_build(c->b, OP_ReduceSum, &p, axes ? 2 : 1, in, 1, NULL);
-    c->dx[0] = mpri_op_grad_binary(c, OP_Mul, one, mpri_op_grad_binary(c, OP_Div, keep_dims(c, c->dy[0]), count));
+    Reduction r;
+    TRY(reduction(c, &r));
+    Value *x = grad_in(c, 0), *dy = with_kept_dims(c, &r, c->dy[0]);
+    Value *hit = mpri_op_grad_binary(c, OP_Equal, x, with_kept_dims(c, &r, c->n->out[0]));
+    Value *hits = mpri_build_cast(c->b, hit, mpri_op_wide(x->dtype));
+    Value *share = divide_wide(c, dy, mpri_op_grad_reduce(c, OP_ReduceSum, hits, r.n, r.axes));
+    c->dx[0] = mpri_build3(c->b, OP_Where, NULL, hit, share, mpri_op_grad_zero(c, dy));
     return mpri_op_grad_done(c);
 }
 
-#define REDUCE(Cuda, Cpu)                                                                                \
-    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(ReduceParams, reduce_attrs), .nondiff_in = 2, \
-    .cast_cuda = Cuda, .cast_cpu = Cpu, .grad_state = GRAD_FUNCTION
+/* Product of the others, without dividing by zero: with p the product of the nonzero elements, an element
+ * has p / x when there is no zero, p when it is the only zero, else 0. */
+static mpr_status grad_prod(GradCtx *c)
+{
+    Reduction r;
+    TRY(reduction(c, &r));
+    Builder *b = c->b;
+    Value *x = grad_in(c, 0), *dy = with_kept_dims(c, &r, c->dy[0]);
+    DType wide = mpri_op_wide(x->dtype);
+    Value *zero = mpri_op_grad_zero(c, x), *is_zero = mpri_op_grad_binary(c, OP_Equal, x, zero);
+    Value *nonzero = mpri_build3(b, OP_Where, NULL, is_zero, mpri_build_scalar(b, x->dtype, 1), x);
+    Value *p = mpri_op_grad_reduce(c, OP_ReduceProd, nonzero, r.n, r.axes);
+    Value *zeros = mpri_op_grad_reduce(c, OP_ReduceSum, mpri_build_cast(b, is_zero, wide), r.n, r.axes);
+    Value *none = mpri_op_grad_binary(c, OP_Equal, zeros, mpri_build_scalar(b, wide, 0));
+    Value *one = mpri_op_grad_binary(c, OP_Equal, zeros, mpri_build_scalar(b, wide, 1));
+    Value *others = mpri_build3(b, OP_Where, NULL, none, mpri_op_grad_binary(c, OP_Div, p, nonzero), zero);
+    Value *lone = mpri_build3(b, OP_Where, NULL, one, p, zero);
+    Value *slope = mpri_build3(b, OP_Where, NULL, is_zero, lone, others);
+    c->dx[0] = mpri_op_grad_binary(c, OP_Mul, dy, slope);
+    return mpri_op_grad_done(c);
+}
+
+/* ---- definitions ---- */
+
+#define REDUCTION                                                                                        \
+    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = 1, .optional_in = 2,                              \
+    PARAMS(ReduceParams, reduce_attrs), .fixed_in = 2, .nondiff_in = 2, .grad_state = GRAD_FUNCTION
 
 const OpDef mpri_op_ReduceMean = {
-    MPRI_OP(ReduceMean, "", "reduce"), .help = "mean over axes: f32 sum, f32 division, one rounding", REDUCE(CAST_KEEP, CAST_KEEP),
-    .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .infer = infer_number, .grad = grad_mean,
+    MPRI_OP(ReduceMean, "", "reduce"), .help = "mean over axes", REDUCTION, .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
+    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_sum, .grad = grad_mean,
 };
 const OpDef mpri_op_ReduceSum = {
-    MPRI_OP(ReduceSum, "", "reduce"), .help = "sum over axes in f32", REDUCE(CAST_FP32, CAST_KEEP),
-    .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .infer = infer_number, .grad = grad_sum,
+    MPRI_OP(ReduceSum, "", "reduce"), .help = "sum over axes", REDUCTION, .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
+    .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_sum, .grad = grad_sum,
 };
 const OpDef mpri_op_ReduceProd = {
-    MPRI_OP(ReduceProd, "", "reduce"), .help = "product over axes", REDUCE(CAST_FP32, CAST_FP32),
-    .infer = infer_prod, .grad = grad_prod,
+    MPRI_OP(ReduceProd, "", "reduce"), .help = "product over axes", REDUCTION,
+    .cast_cuda = CAST_FP32, .cast_cpu = CAST_FP32, .infer = infer_prod, .grad = grad_prod,
 };
 const OpDef mpri_op_ReduceMax = {
-    MPRI_OP(ReduceMax, "", "reduce"), .help = "largest over axes; NaN wins", REDUCE(CAST_KEEP, CAST_KEEP),
-    .infer = infer_extremum, .grad = grad_extremum,
+    MPRI_OP(ReduceMax, "", "reduce"), .help = "largest over axes; NaN wins", REDUCTION,
+    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_extremum, .grad = grad_extremum,
 };
 const OpDef mpri_op_ReduceMin = {
-    MPRI_OP(ReduceMin, "", "reduce"), .help = "smallest over axes; NaN wins", REDUCE(CAST_KEEP, CAST_KEEP),
-    .infer = infer_extremum, .grad = grad_extremum,
+    MPRI_OP(ReduceMin, "", "reduce"), .help = "smallest over axes; NaN wins", REDUCTION,
+    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_extremum, .grad = grad_extremum,
 };
 const OpDef mpri_op_SumTo = {
-    MPRI_OP(SumTo, "mpr", "reduce"), .help = "sum down to a shape that broadcasts to the input's",
+    MPRI_OP(SumTo, "mpr", "reduce"), .help = "sum over the dims that a tensor of shape dims was broadcast along",
     .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(SumToParams, sum_to_attrs),
-    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_sum_to,
-    .grad_state = GRAD_NONE, .grad_reason = "made while the backward pass is built",
+    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
+    .infer = infer_sum_to, .grad_state = GRAD_NONE, .grad_reason = "made by the backward pass itself",
 };

@@ -34,6 +34,8 @@ void mpri_model_destroy(mpr_model *model);
 /* Name, type and dims of a graph value for people; dims -1 where symbolic. */
 void mpri_value_describe(const Graph *g, const char *name, const Value *v, mpr_value_info *out);
 
+void mpri_param_describe(const Param *p, mpr_parameter_info *out);
+
 /* Zeroed memory from the context's allocator. NULL when there is none. */
 void *mpri_context_alloc(const mpr_context *ctx, size_t bytes);
 #define CONTEXT_NEW(ctx, T) ((T *)mpri_context_alloc((ctx), sizeof(T)))

@@ -102,7 +102,6 @@ mpr_status mpri_session_list_params(mpr_session *s, const Graph *g, Err *err);
 mpr_status mpri_graph_make_param_slots(Graph *g, Err *err);
 /* By initializer name or public name; MPR_E_USAGE offers the nearest. */
 mpr_status mpri_session_find_param(mpr_session *s, const char *name, SessionParam **out, Err *err);
-void mpri_param_describe(const Graph *g, const Param *p, mpr_parameter_info *out);
 mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err);
 mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
 mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err);
@@ -121,6 +120,7 @@ mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out
 mpr_status mpri_session_plan_forensic(mpr_session *s, Plan **out, Err *err);
 void mpri_session_plans_free(mpr_session *s);
 mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err);
+mpr_status mpri_session_plan_print(mpr_session *s, char **text, Err *err);
 mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *err);
 
 /* ---- running (session_run.c) ---- */

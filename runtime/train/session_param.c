@@ -139,9 +139,8 @@ mpr_status mpri_session_find_param(mpr_session *s, const char *name, SessionPara
     return MPR_E_USAGE;
 }
 
-void mpri_param_describe(const Graph *g, const Param *p, mpr_parameter_info *out)
+void mpri_param_describe(const Param *p, mpr_parameter_info *out)
 {
-    (void)g;
     memset(out, 0, sizeof(*out));
     out->name = p->name;
     out->public_name = p->public_name ? p->public_name : p->name;

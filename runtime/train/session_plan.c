@@ -233,3 +233,19 @@ mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *er
     *flops = sum;
     return MPR_OK;
 }
+
+mpr_status mpri_session_plan_print(mpr_session *s, char **text, Err *err)
+{
+    SessionPlan *sp;
+    *text = NULL;
+    TRY(mpri_session_plan(s, MODE_TRAIN, &sp, err));
+    Text t;
+    mpri_text_init(&t, &s->ctx->alloc);
+    mpr_status status = mpri_plan_print(sp->plan, &t);
+    if (status != MPR_OK || t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(err, t.cap);
+    }
+    *text = t.text;
+    return MPR_OK;
+}

@@ -171,7 +171,7 @@ static mpr_status loop(mpr_trainer *t, Err *err)
         }
         TRY(status);
         if (ran) TRY(end_step(t, err));
-        if (epoch_over || (finished(t) && !mpri_option_is(t->o, OPT_SAVE_STRATEGY, "steps"))) TRY(end_epoch(t, err));
+        if (epoch_over || finished(t)) TRY(end_epoch(t, err));
         if (epoch_over && !t->train) {
             t->p->epoch++;
             t->p->batch = 0;

@@ -162,9 +162,10 @@ static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rul
         if (!may_cast(n, k) || n->in[k]->dtype == *t) continue;
         double x = 0;
         const Value *c = NULL;
-        RangeFault fault = mpri_autocast_range(n->in[k], *t, &x, &c);
+        RangeFault fault = mpri_autocast_range(a->g, n->in[k], *t, &x, &c);
         if (fault == RANGE_OK) continue;
         char number[32];
+        const char *name = c->param >= 0 ? a->g->params[c->param].name : c->name;
         mpri_print_f32(number, (float)x);
         const char *becomes = fault == RANGE_UNDERFLOW ? "0" : x < 0 ? "-inf" : "inf";
         if (fault == RANGE_OVERFLOW && (clamps(n) || (masks(n) && by_rule && d->cls == CAST_LOW))) {
@@ -172,14 +173,14 @@ static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rul
             if (!clamps(n))
                 mpri_log(a->ctx->log, MPR_LOG_NOTICE,
                          "node '%s' (%s): constant '%s' = %s becomes %s in %s; clamped to %s",
-                         mpri_err_name(n->name), n->op->name, mpri_err_name(c->name), number,
-                         becomes, mpri_dtype_name(*t),
+                         mpri_err_name(n->name), n->op->name, mpri_err_name(name), number, becomes,
+                         mpri_dtype_name(*t),
                          x < 0 ? "the least finite value" : "the largest finite value");
             continue;
         }
         const char *why = mpri_arena_printf(a->g->arena,
                                             "constant '%s' = %s becomes %s in %s: kept in f32",
-                                            mpri_err_name(c->name), number, becomes,
+                                            mpri_err_name(name), number, becomes,
                                             mpri_dtype_name(*t));
         if (!why) return mpri_err_nomem(a->err, 128);
         mpri_log(a->ctx->log, MPR_LOG_NOTICE, "node '%s' (%s): %s", mpri_err_name(n->name),

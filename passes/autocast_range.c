@@ -16,53 +16,67 @@ static Bounds bounds(DType low)
     return low == MPR_FLOAT16 ? (Bounds){65520, 0x1p-25} : (Bounds){0x1.FFp127, 0x1p-134};
 }
 
-/* The constant whose elements v shows, or NULL. */
-static const Value *constant_behind(const Value *v)
+/* Stored elements that a value shows: a constant, or the first contents of a parameter. */
+typedef struct Stored {
+    const Value *v;
+    const void *data;
+    DType dtype;
+    int64_t n;
+} Stored;
+
+static bool stored_behind(const Graph *g, const Value *v, Stored *s)
 {
     for (const Node *d = mpri_def(v); d; d = mpri_def(v)) {
-        if (d->op->cast_cuda != CAST_MOVE || d->n_in == 0 || !d->in[0]) return NULL;
+        if (d->op->cast_cuda != CAST_MOVE || d->n_in == 0 || !d->in[0]) return false;
         v = d->in[0];
     }
-    return v && v->kind == VAL_CONST && v->data && mpri_prepare_eligible(v) ? v : NULL;
+    if (!mpri_prepare_eligible(v)) return false;
+    *s = (Stored){v, v->data, v->dtype, mpri_shape_elements(&v->shape)};
+    if (v->kind == VAL_SLOT) {
+        s->data = g->slots[v->slot].init;
+        s->dtype = g->slots[v->slot].init_dtype;
+    } else if (v->kind != VAL_CONST) {
+        return false;
+    }
+    return s->data && s->n > 0;
 }
 
-/* Position of the first element beyond `over`, n when there is none. The f32 loop is the one over
- * weights. */
-static int64_t first_over(const Value *v, int64_t n, double over)
+/* First element beyond `over`, n when there is none. The f32 loop is for weights. */
+static int64_t first_over(const Stored *s, double over)
 {
     int64_t i = 0;
-    if (v->dtype == MPR_FLOAT32) {
-        const float *x = v->data, limit = (float)over;
-        while (i < n && !(fabsf(x[i]) >= limit && isfinite(x[i]))) i++;
+    if (s->dtype == MPR_FLOAT32) {
+        const float *x = s->data, limit = (float)over;
+        while (i < s->n && !(fabsf(x[i]) >= limit && isfinite(x[i]))) i++;
         return i;
     }
-    for (; i < n; i++) {
-        double x = mpri_load_f64(v->dtype, v->data, i);
+    for (; i < s->n; i++) {
+        double x = mpri_load_f64(s->dtype, s->data, i);
         if (fabs(x) >= over && isfinite(x)) break;
     }
     return i;
 }
 
-RangeFault mpri_autocast_range(const Value *v, DType low, double *value, const Value **constant)
+RangeFault mpri_autocast_range(const Graph *g, const Value *v, DType low, double *value,
+                               const Value **constant)
 {
-    const Value *c = constant_behind(v);
-    int64_t n = c ? mpri_shape_elements(&c->shape) : -1;
-    if (n <= 0) return RANGE_OK;
-    *constant = c;
+    Stored s;
+    if (!stored_behind(g, v, &s)) return RANGE_OK;
+    *constant = s.v;
     Bounds b = bounds(low);
-    int64_t at = first_over(c, n, b.over);
-    if (at < n) {
-        *value = mpri_load_f64(c->dtype, c->data, at);
+    int64_t at = first_over(&s, b.over);
+    if (at < s.n) {
+        *value = mpri_load_f64(s.dtype, s.data, at);
         return RANGE_OVERFLOW;
     }
-    if (c->param >= 0) return RANGE_OK;
+    if (s.v->param >= 0) return RANGE_OK;
     int64_t lost = 0, nonzero = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double x = mpri_load_f64(c->dtype, c->data, i);
+    for (int64_t i = 0; i < s.n; i++) {
+        double x = mpri_load_f64(s.dtype, s.data, i);
         if (x == 0) continue;
         nonzero++;
         if (!(fabs(x) <= b.under)) continue;
         if (lost++ == 0) *value = x;
     }
-    return lost > (n > MPRI_SMALL_CONST ? nonzero / 100 : 0) ? RANGE_UNDERFLOW : RANGE_OK;
+    return lost > (s.n > MPRI_SMALL_CONST ? nonzero / 100 : 0) ? RANGE_UNDERFLOW : RANGE_OK;
 }

@@ -16,6 +16,7 @@ static const PassRow rows[] = {
     {"widen", STAGE_PREPARE, mpri_pass_widen, "every float f64, when asked for"},
     {"bind", STAGE_BIND, mpri_pass_bind, "dims become numbers, trained parameters slots"},
     {"fold", STAGE_BIND, mpri_pass_fold, "constants computed, shape code gone"},
+    {"slide", STAGE_BIND, mpri_pass_slide, "narrowing casts before layout operators"},
     {"autodiff", STAGE_BIND, mpri_pass_autodiff, "the backward segment"},
     {"lower", STAGE_BIND, mpri_pass_lower, "matrix products in their one internal form"},
     {"fuse", STAGE_BIND, mpri_pass_fuse, "epilogues and casts inside the kernels"},

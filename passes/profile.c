@@ -1,8 +1,9 @@
 /* Which class an operator has: torch's two autocast lists as they stand in the OpDefs, a few rules
  * that depend on more than the operator's name, and the user's rules on top, last match wins.
  *
- * Reference: torch.autocast's operator lists for CUDA and CPU (PyTorch 2.15). The structural rules say
- * how torch itself would have called what the exporter wrote differently: c / x is its reciprocal. */
+ * Reference: torch.autocast's operator lists for CUDA and CPU (PyTorch 2.15). The structural rules
+ * say how torch itself would have called what the exporter wrote differently: c / x is its
+ * reciprocal. */
 #include "passes/profile.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Finding an operator in the nodes that an exporter wrote for it. One file per pattern.
  *
- * A matcher collects the nodes it walks over in a Match; the output of the last one, `final`, is what
- * the new operator replaces. It fires only when the match is closed: every other node is used inside
- * alone and is no graph output, so nothing outside can tell the difference. */
+ * A matcher collects the nodes it walks over in a Match; the output of the last one, `final`, is
+ * what the new operator replaces. It fires only when the match is closed: every other node is used
+ * inside alone and is no graph output, so nothing outside can tell the difference. */
 #ifndef MPRI_PASSES_RECOVER_H
 #define MPRI_PASSES_RECOVER_H
 

@@ -1,5 +1,5 @@
-/* Everything in double (mpr-run --dtype f64): inputs, constants and casts become f64, and
- * inference carries that through the graph. Central differences and closed forms are compared
+/* Everything in double (mpr-run --dtype f64): inputs, parameters, constants and casts become f64,
+ * and inference carries that through the graph. Central differences and closed forms are compared
  * against such a graph. Casts to integers stay. Trap: an operator whose output type is an
  * attribute (ConstantOfShape, out_dtype) would stay behind, so what is still narrow at the end is
  * cast where it is made. */
@@ -52,8 +52,12 @@ mpr_status mpri_pass_widen(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     for (int i = 0; i < g->n_values; i++) {
         Value *v = g->values[i];
         if (!narrow(v)) continue;
-        if (v->kind == VAL_CONST) TRY(widen_data(g, v, err));
-        else if (v->kind == VAL_INPUT) v->dtype = MPR_FLOAT64;
+        if (v->kind == VAL_CONST) {
+            TRY(widen_data(g, v, err));
+        } else if (v->kind != VAL_NODE) {
+            v->dtype = MPR_FLOAT64;
+            if (v->kind == VAL_SLOT) g->slots[v->slot].dtype = MPR_FLOAT64;
+        }
     }
     for (Node *n = g->first, *next; n; n = next) {
         next = n->next;

@@ -256,6 +256,9 @@ static void test_constants(void **state)
          "Transpose(w)\ny = MatMul(h, t)\n"
          "output y = y\n}\n",
          MPR_FLOAT32, MPR_BFLOAT16, "'w' = 70000"},
+        {"graph \"g\" {\ninput h: f32[2,4]\nparam v: f32[4,1] trained name \"w\" init [1,2,3,7e4]\n"
+         "y = MatMul(h, v)\noutput y = y\n}\n",
+         MPR_FLOAT32, MPR_BFLOAT16, "'w' = 70000"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int b = 0; b < 2; b++) {

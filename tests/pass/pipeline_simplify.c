@@ -170,6 +170,28 @@ static void test_widen(void **state)
     test_graph_close(&t);
 }
 
+/* Casts of transposed weights move to the weight; of sliced ones they stay. */
+static void test_slide(void **state)
+{
+    (void)state;
+    TestGraph t;
+    test_graph_open(&t, "graph \"g\" {\n  input  x: f32[2,3,4]\n  const  s: i64[2] = [6,4]\n"
+                        "a: f32[6,4] = Reshape(x, s)\nb: f32[4,6] = Transpose(a) {perm=[1,0]}\n"
+                        "c: f16[4,6] = Cast(b) {to=f16}\noutput y = c\n}\n");
+    assert_true(test_graph_pass(&t, mpri_pass_slide));
+    test_graph_expect(&t, "graph \"g\" {\n  input  x: f32[2,3,4]\n  const  s: i64[2] = [6,4]\n"
+                          "Cast_1: f16[2,3,4] = Cast(x) {to=f16} @ \"Cast\"\n"
+                          "a: f16[6,4] = Reshape(Cast_1, s)\n"
+                          "b: f16[4,6] = Transpose(a) {perm=[1,0]}\noutput y = b\n}\n");
+    assert_false(test_graph_pass(&t, mpri_pass_slide));
+    test_graph_close(&t);
+    test_graph_open(&t,
+                    "graph \"g\" {\ninput x: f32[4]\nconst s: i64[1] = [1]\nconst e: i64[1] = [3]\n"
+                    "a = Slice(x, s, e)\nb = Cast(a) {to=f16}\noutput y = b\n}\n");
+    assert_false(test_graph_pass(&t, mpri_pass_slide));
+    test_graph_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +199,7 @@ int main(void)
         cmocka_unit_test(test_casts),    cmocka_unit_test(test_cast_of_constant),
         cmocka_unit_test(test_dropout),  cmocka_unit_test(test_constant_node),
         cmocka_unit_test(test_runner),   cmocka_unit_test(test_widen),
+        cmocka_unit_test(test_slide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,8 @@ static mpr_status report_contradictions(const Graph *g, Err *err)
     for (const Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->n_out; k++)
             if (n->out[k] && n->out[k]->declared && !(n->op->flags & OPF_OPAQUE))
-                mpri_err_finding(err, MPR_E_SHAPE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name, n->why ? n->why : "declared shape");
+                mpri_err_finding(err, MPR_E_SHAPE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name,
+                                 n->why && !strncmp(n->why, "value '", 7) ? n->why : "the file declares another shape for its output than the operator gives");
     return err->code;
 }
 

@@ -149,14 +149,67 @@ static mpr_status cross_entropy(Builder *b, const PassOptions *o, Value *logits,
     return b->failed;
 }
 
-static mpr_status mse(Builder *b, const PassOptions *o, Value *pred, Value **loss)
+/* Labels of the shape of the prediction, and the prediction in f32. */
+static mpr_status targets(Builder *b, const PassOptions *o, Value **pred, Value **target)
 {
-    if (pred->shape.rank < 0) return no_rank(pred, b->err);
-    Value *target;
-    TRY(labels_input(o, b->g, MPR_FLOAT32, &pred->shape, &target, b->err));
-    *loss = mpri_build(b, OP_MseLoss, NULL, 2, (Value *[]){pred, target}, 1, NULL);
+    if ((*pred)->shape.rank < 0) return no_rank(*pred, b->err);
+    TRY(labels_input(o, b->g, MPR_FLOAT32, &(*pred)->shape, target, b->err));
+    *pred = mpri_build_cast(b, *pred, MPR_FLOAT32);
     return b->failed;
 }
+
+static Value *mean_of_all(Builder *b, Value *x)
+{
+    ReduceParams p;
+    mpri_params_default(&mpri_op_ReduceMean, &p);
+    p.keepdims = 0;
+    return mpri_build1(b, OP_ReduceMean, &p, x);
+}
+
+static mpr_status mse(Builder *b, const PassOptions *o, Value *pred, Value **loss)
+{
+    Value *target;
+    TRY(targets(b, o, &pred, &target));
+    *loss = mpri_build2(b, OP_MseLoss, NULL, pred, target);
+    return b->failed;
+}
+
+static mpr_status l1(Builder *b, const PassOptions *o, Value *pred, Value **loss)
+{
+    Value *target;
+    TRY(targets(b, o, &pred, &target));
+    Value *d = mpri_build2(b, OP_Sub, NULL, pred, target);
+    *loss = mean_of_all(b, mpri_build1(b, OP_Abs, NULL, d));
+    return b->failed;
+}
+
+/* max(x, 0) - x t + log(1 + exp(-|x|)): never overflows. Max shares its gradient between equal
+ * inputs, so the slope at x = 0 is 1/2 - t as it must be; Relu would give -t to a head that starts
+ * at zero. */
+static mpr_status bce_with_logits(Builder *b, const PassOptions *o, Value *x, Value **loss)
+{
+    Value *t;
+    TRY(targets(b, o, &x, &t));
+    Value *one = mpri_build_scalar(b, MPR_FLOAT32, 1), *zero = mpri_build_scalar(b, MPR_FLOAT32, 0);
+    Value *linear = mpri_build2(b, OP_Sub, NULL, mpri_build2(b, OP_Max, NULL, x, zero),
+                                mpri_build2(b, OP_Mul, NULL, x, t));
+    Value *decay = mpri_build1(b, OP_Exp, NULL,
+                               mpri_build1(b, OP_Neg, NULL, mpri_build1(b, OP_Abs, NULL, x)));
+    Value *tail = mpri_build1(b, OP_Log, NULL, mpri_build2(b, OP_Add, NULL, one, decay));
+    *loss = mean_of_all(b, mpri_build2(b, OP_Add, NULL, linear, tail));
+    return b->failed;
+}
+
+typedef struct LossKind {
+    const char *name;
+    mpr_status (*build)(Builder *b, const PassOptions *o, Value *logits, Value **loss);
+} LossKind;
+
+static const LossKind kinds[] = {{"cross-entropy", cross_entropy},
+                                 {"mse", mse},
+                                 {"l1", l1},
+                                 {"bce-with-logits", bce_with_logits}};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 /* A scalar of the model. One element counts as a scalar. */
 static mpr_status model_loss(Builder *b, const char *name, Value **loss)
@@ -186,11 +239,24 @@ static mpr_status model_loss(Builder *b, const char *name, Value **loss)
 
 static mpr_status unknown_loss(const char *loss, Err *err)
 {
-    static const char *const known[] = {"cross-entropy", "mse", "output:NAME"};
+    const char *known[N_KINDS + 1] = {"output:NAME"};
+    for (int i = 0; i < N_KINDS; i++) known[i + 1] = kinds[i].name;
     mpri_err_set(err, MPR_E_USAGE, "there is no loss '%s'", mpri_err_name(loss));
-    const char *near = mpri_nearest(loss, known, 3);
+    const char *near = mpri_nearest(loss, known, N_KINDS + 1);
     if (near) return mpri_err_advice(err, "did you mean '%s'?", near);
-    return mpri_err_advice(err, "losses: cross-entropy, mse, output:NAME");
+    return mpri_err_advice(err, "losses: cross-entropy, mse, l1, bce-with-logits, output:NAME");
+}
+
+static mpr_status build_loss(Builder *b, const PassOptions *o, Value **loss)
+{
+    if (!strncmp(o->loss, "output:", 7)) return model_loss(b, o->loss + 7, loss);
+    for (int i = 0; i < N_KINDS; i++) {
+        if (strcmp(o->loss, kinds[i].name)) continue;
+        Value *logits;
+        TRY(choose_logits(o, b->g, &logits, b->err));
+        return kinds[i].build(b, o, logits, loss);
+    }
+    return unknown_loss(o->loss, b->err);
 }
 
 /* The graph output "loss" shows v. An output of that name that the model has gives way. */
@@ -219,15 +285,8 @@ mpr_status mpri_pass_loss(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     const PassOptions *o = ctx->o;
     if (!o->loss) return MPR_OK;
     Builder b = {.g = g, .scope = "loss", .segment = SEG_FORWARD, .err = err};
-    Value *logits, *loss = NULL;
-    if (!strncmp(o->loss, "output:", 7)) {
-        TRY(model_loss(&b, o->loss + 7, &loss));
-    } else {
-        bool ce = !strcmp(o->loss, "cross-entropy");
-        if (!ce && strcmp(o->loss, "mse")) return unknown_loss(o->loss, err);
-        TRY(choose_logits(o, g, &logits, err));
-        TRY(ce ? cross_entropy(&b, o, logits, &loss) : mse(&b, o, logits, &loss));
-    }
+    Value *loss = NULL;
+    TRY(build_loss(&b, o, &loss));
     TRY(name_loss(ctx, g, loss, err));
     *changed = true;
     return MPR_OK;

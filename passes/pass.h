@@ -30,7 +30,7 @@ typedef enum GradTarget {
 
 typedef struct PassOptions {
     /* loss */
-    const char *loss;     /* NULL: none; "cross-entropy", "mse", "output:NAME" */
+    const char *loss;     /* NULL: none; "cross-entropy", "mse", "l1", "bce-with-logits", "output:NAME" */
     const char *logits;   /* output name; NULL: the only one, or the one named logits */
     const char *labels;   /* name of the graph input that the loss pass makes: "labels" */
     int64_t ignore_index;

@@ -1,4 +1,5 @@
 /* The loss pass: losses attached, losses of the model found and rewritten, and what it refuses. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "tests/support/evaluate.h"
@@ -62,6 +63,37 @@ static void test_mse(void **state)
                           "loss/MseLoss: f32[] = MseLoss(logits, labels) @ \"loss/MseLoss\"\n"
                           "output y = logits\noutput loss = loss/MseLoss\n}\n");
     test_graph_close(&t);
+}
+
+/* Losses made of single operators, against their formulas. */
+static void test_written_losses(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"mse", "l1", "bce-with-logits"};
+    for (int k = 0; k < 3; k++) {
+        TestGraph t;
+        run(&t, "graph \"g\" {\ninput z: f32[5,7]\noutput z = z\n}\n", names[k]);
+        assert_true(test_graph_pass(&t, mpri_pass_loss));
+        Tensor loss = test_evaluate(&t, 1);
+        assert_int_equal(loss.rank, 0);
+        double found = mpri_load_f64(loss.dtype, loss.data, 0);
+        test_graph_close(&t);
+        run(&t,
+            "graph \"g\" {\ninput z: f32[5,7]\ninput labels: f32[5,7]\noutput z = z\noutput l = "
+            "labels\n}\n",
+            NULL);
+        Tensor z = test_evaluate(&t, 0), y = test_evaluate(&t, 1);
+        double sum = 0;
+        for (int64_t i = 0; i < z.n; i++) {
+            double a = mpri_load_f64(z.dtype, z.data, i), b = mpri_load_f64(y.dtype, y.data, i);
+            double p = 1 / (1 + exp(-a));
+            sum += k == 0   ? (a - b) * (a - b)
+                   : k == 1 ? fabs(a - b)
+                            : -b * log(p) - (1 - b) * log(1 - p);
+        }
+        test_graph_close(&t);
+        assert_true(fabs(found - sum / (double)z.n) < 1e-6);
+    }
 }
 
 static void test_output(void **state)
@@ -181,6 +213,7 @@ int main(void)
         cmocka_unit_test(test_existing_labels),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_rewrite),
+        cmocka_unit_test(test_written_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,7 +134,7 @@ typedef struct OpDef {
     uint32_t flags;
     uint32_t inplace;     /* bit k: output 0 may take the buffer of input k when it dies here and has the
                              same element count and element size */
-    uint32_t writes;      /* OPF_EFFECT: bit k: input k is a slot that the kernel writes */
+    uint32_t writes;      /* OPF_EFFECT: bit k: input k is a slot that the kernel writes; see mpri_op_mask */
     uint32_t fixed_in;    /* bit k: autocast never casts input k (epsilon-like, statistics, indices) */
     CastClass cast_cuda, cast_cpu; /* profiles torch-cuda and torch-cpu */
     InferFn infer;
@@ -152,6 +152,12 @@ bool mpri_params_copy(const OpDef *op, void *dst, const void *src, Arena *arena,
 bool mpri_params_equal(const OpDef *op, const void *a, const void *b);
 const AttrRow *mpri_params_row(const OpDef *op, const char *name); /* NULL when there is none */
 bool mpri_params_row_equal(const AttrRow *row, const void *a, const void *b);
+
+/* Bit of an input in a mask of an OpDef: bit 31 stands for input 31 and every later one. */
+static inline bool mpri_op_mask(uint32_t mask, int input)
+{
+    return mask >> (input < 31 ? input : 31) & 1;
+}
 
 /* Lookup by identity; given to the graph at creation so that ir does not depend on op. */
 typedef struct OpTable {

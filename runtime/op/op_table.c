@@ -12,18 +12,21 @@ static mpr_status infer_opaque(InferCtx *c)
 }
 
 const OpDef mpri_op_Opaque = {
-    .id = OP_Opaque, .name = "Opaque", .domain = "mpr", .since = 1, .family = "opaque", .help = "an operator that is not known here",
-    .min_in = 0, .max_in = -1, .min_out = 0, .max_out = -1, .optional_in = ~(uint32_t)0, .flags = OPF_OPAQUE,
-    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_opaque, .grad_state = GRAD_NONE, .grad_reason = "the operator is not known",
+    .id = OP_Opaque, .name = "Opaque", .domain = "mpr", .since = 1, .family = "opaque",
+    .help = "an operator that is not known here",
+    .min_in = 0, .max_in = -1, .min_out = 0, .max_out = -1, .optional_in = UINT32_MAX, .flags = OPF_OPAQUE,
+    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_opaque,
+    .grad_state = GRAD_NONE, .grad_reason = "the operator is not known",
 };
 
-#define OP(name, domain, since, family) &mpri_op_##name,
 static const OpDef *const defs[] = {
+#define OP(name, domain, since, family) &mpri_op_##name,
 #include "runtime/op/ops.def"
+#undef OP
     &mpri_op_Opaque,
 };
-#undef OP
 
+/* Sorted on first use: the one list stays in the order of ops.def. Read-only afterwards. */
 static const OpDef *sorted[OP_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -21,70 +21,118 @@
  *     v = b2 * v + (1 - b2) * g * g; with t = step count: step_size = f32(lr / (1 - b1^t)) and
  *     bc = f32(sqrt(1 - b2^t)), both computed in f64; p = p - step_size * (m / (sqrt(v) / bc + eps)).
  *     Both steps do nothing when state[0] is set; else state[3], the step count, grows by one first.
- *     hyper[0] = learning rate, hyper[1] = weight decay; a parameter's own factors multiply them. */
+ *     hyper[0] = learning rate, hyper[1] = weight decay; a parameter's own factors multiply them.
+ *     The other entries of state and hyper are zero. One step operator per state: the count is its own. */
 #include "runtime/op/rules.h"
 
 static const AttrRow adam_attrs[] = {
-    ATTR(AdamParams, beta1, "beta1", FLOAT, .def_float = 0.9f), ATTR(AdamParams, beta2, "beta2", FLOAT, .def_float = 0.999f),
-    ATTR(AdamParams, epsilon, "epsilon", FLOAT, .def_float = 1e-8f), ATTR_FLAG(AdamParams, decoupled, "decoupled", 1),
-    ATTR(AdamParams, decay_scale, "decay_scale", FLOATS), ATTR(AdamParams, lr_scale, "lr_scale", FLOATS), ATTR_END,
+    ATTR(AdamParams, beta1, "beta1", FLOAT, .def_float = 0.9f),
+    ATTR(AdamParams, beta2, "beta2", FLOAT, .def_float = 0.999f),
+    ATTR(AdamParams, epsilon, "epsilon", FLOAT, .def_float = 1e-8f),
+    ATTR_FLAG(AdamParams, decoupled, "decoupled", 1),
+    ATTR(AdamParams, decay_scale, "decay_scale", FLOATS),
+    ATTR(AdamParams, lr_scale, "lr_scale", FLOATS),
+    ATTR_END,
 };
 static const AttrRow sgd_attrs[] = {
-    ATTR(SgdParams, momentum, "momentum", FLOAT, .def_float = 0), ATTR(SgdParams, dampening, "dampening", FLOAT, .def_float = 0),
-    ATTR_FLAG(SgdParams, nesterov, "nesterov", 0), ATTR(SgdParams, decay_scale, "decay_scale", FLOATS),
-    ATTR(SgdParams, lr_scale, "lr_scale", FLOATS), ATTR_END,
+    ATTR(SgdParams, momentum, "momentum", FLOAT),
+    ATTR(SgdParams, dampening, "dampening", FLOAT),
+    ATTR_FLAG(SgdParams, nesterov, "nesterov", 0),
+    ATTR(SgdParams, decay_scale, "decay_scale", FLOATS),
+    ATTR(SgdParams, lr_scale, "lr_scale", FLOATS),
+    ATTR_END,
 };
 
-/* Inputs [from, n) come in groups of `size` with one shape each, all f32. */
-static mpr_status check_groups(InferCtx *c, int from, int size)
+enum { FIRST = 2 }; /* inputs before the slots of the parameters */
+
+/* The slot at input k: type, and shape when it is given. */
+static mpr_status check_slot(InferCtx *c, int k, DType t, const Shape *shape, const char *what)
 {
-    int n = c->n->n_in - from;
+    if (!op_in(c, k)) return mpri_err_set(c->err, MPR_E_INTERNAL, "%s: input %d (%s) is absent", c->n->op->name, k, what);
+    TRY(mpri_op_check_type(c, k, TS(t)));
+    return mpri_op_expect_shape(c, k, shape, what);
+}
+
+/* From FIRST on, groups of `size` slots with one shape each, all f32. The last may be absent when it is
+ * optional. */
+static mpr_status check_groups(InferCtx *c, int size, bool last_optional)
+{
+    int n = c->n->n_in - FIRST;
+    TRY(check_slot(c, 0, MPR_FLOAT64, &(Shape){.rank = 1, .d = {8}}, "state"));
     if (n % size)
         return mpri_err_set(c->err, MPR_E_INTERNAL, "%s takes groups of %d slots, found %d", c->n->op->name, size, n);
-    for (int k = from; k < c->n->n_in; k++) {
-        TRY(mpri_op_check_type(c, k, TS(MPR_FLOAT32)));
-        TRY(mpri_op_expect_shape(c, k, op_shape(c, from + (k - from) / size * size), "slot of the same parameter"));
+    for (int k = 0; k < n; k++) {
+        const Shape *own = op_shape(c, FIRST + k / size * size);
+        if (last_optional && k % size == size - 1 && !op_in(c, FIRST + k)) continue;
+        TRY(check_slot(c, FIRST + k, MPR_FLOAT32, own, "slot of the same parameter"));
     }
+    return MPR_OK;
+}
+
+static mpr_status check_factors(InferCtx *c, int size, Floats decay, Floats rate)
+{
+    int64_t n = (c->n->n_in - FIRST) / size;
+    TRY(check_slot(c, 1, MPR_FLOAT32, &(Shape){.rank = 1, .d = {8}}, "hyper"));
+    if ((decay.n && decay.n != n) || (rate.n && rate.n != n))
+        return mpri_err_set(c->err, MPR_E_INTERNAL, "%s: %lld decay and %lld rate factors for %lld parameters",
+                            c->n->op->name, (long long)decay.n, (long long)rate.n, (long long)n);
     return MPR_OK;
 }
 
 static mpr_status infer_accumulate(InferCtx *c)
 {
+    const Shape scalar = op_scalar();
     TRY(mpri_op_check_type(c, 0, TS(MPR_FLOAT32)));
     TRY(mpri_op_check_type(c, 1, TS_FLOAT));
-    TRY(mpri_op_check_type(c, 2, TS(MPR_INT32)));
-    return mpri_op_expect_shape(c, 1, op_shape(c, 0), "gradient");
+    TRY(mpri_op_expect_shape(c, 1, op_shape(c, 0), "gradient"));
+    return check_slot(c, 2, MPR_INT32, &scalar, "flag");
 }
 
 static mpr_status infer_gradients(InferCtx *c)
 {
-    TRY(mpri_op_check_type(c, 0, TS(MPR_FLOAT64)));
-    return check_groups(c, 2, 1);
+    const Shape scalar = op_scalar();
+    TRY(check_slot(c, 1, MPR_FLOAT32, &scalar, "scale or max_norm"));
+    return check_groups(c, 1, false);
 }
-static mpr_status infer_sgd(InferCtx *c) { return check_groups(c, 2, 3); }
-static mpr_status infer_adam(InferCtx *c) { return check_groups(c, 2, 4); }
 
+static mpr_status infer_sgd(InferCtx *c)
+{
+    const SgdParams *p = c->n->params;
+    TRY(check_groups(c, 3, p->momentum == 0));
+    return check_factors(c, 3, p->decay_scale, p->lr_scale);
+}
+
+static mpr_status infer_adam(InferCtx *c)
+{
+    const AdamParams *p = c->n->params;
+    TRY(check_groups(c, 4, false));
+    return check_factors(c, 4, p->decay_scale, p->lr_scale);
+}
+
+/* Written: every input but the second. Parameters, gradients and moments alternate, and a mask cannot say
+ * so for any number of them. */
 #define UPDATE                                                                                           \
     .max_out = 0, .flags = OPF_INTERNAL | OPF_EFFECT, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,   \
     .grad_state = GRAD_NONE, .grad_reason = "part of the update"
+#define UPDATE_ALL UPDATE, .min_in = FIRST, .max_in = -1, .writes = ~(uint32_t)2
 
 const OpDef mpri_op_AccumulateGrad = {
     MPRI_OP(AccumulateGrad, "mpr", "update"), .help = "add a gradient to its buffer, or start it anew", UPDATE,
     .min_in = 3, .max_in = 3, .writes = 1, .infer = infer_accumulate,
 };
 const OpDef mpri_op_UnscaleCheck = {
-    MPRI_OP(UnscaleCheck, "mpr", "update"), .help = "gradients times 1/scale, found-inf and sum of squares", UPDATE,
-    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)2, .infer = infer_gradients,
+    MPRI_OP(UnscaleCheck, "mpr", "update"), .help = "gradients times 1/scale, found-inf and sum of squares",
+    UPDATE_ALL, .infer = infer_gradients,
 };
 const OpDef mpri_op_ClipGradNorm = {
-    MPRI_OP(ClipGradNorm, "mpr", "update"), .help = "scale gradients down to a global norm", UPDATE,
-    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)2, .infer = infer_gradients,
+    MPRI_OP(ClipGradNorm, "mpr", "update"), .help = "scale gradients down to a global norm", UPDATE_ALL,
+    .infer = infer_gradients,
 };
 const OpDef mpri_op_SgdStep = {
-    MPRI_OP(SgdStep, "mpr", "update"), .help = "SGD with momentum, unless found-inf is set", UPDATE,
-    .min_in = 2, .max_in = -1, .optional_in = ~(uint32_t)0, .writes = ~(uint32_t)2, PARAMS(SgdParams, sgd_attrs), .infer = infer_sgd,
+    MPRI_OP(SgdStep, "mpr", "update"), .help = "SGD with momentum, unless found-inf is set", UPDATE_ALL,
+    PARAMS(SgdParams, sgd_attrs), .infer = infer_sgd,
 };
 const OpDef mpri_op_AdamStep = {
-    MPRI_OP(AdamStep, "mpr", "update"), .help = "Adam or AdamW, unless found-inf is set", UPDATE,
-    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)2, PARAMS(AdamParams, adam_attrs), .infer = infer_adam,
+    MPRI_OP(AdamStep, "mpr", "update"), .help = "Adam or AdamW, unless found-inf is set", UPDATE_ALL,
+    PARAMS(AdamParams, adam_attrs), .infer = infer_adam,
 };

@@ -235,6 +235,15 @@ static mpr_status prepare(Sweep *s, Value ***seeds, int *n_seeds)
     return s->cot ? MPR_OK : mpri_err_nomem(s->err, (size_t)s->g->n_values * sizeof *s->cot);
 }
 
+/* Outputs of gradient operators that nobody wants: the kernel then leaves them out. */
+static void drop_unused(Graph *g, Node *after)
+{
+    for (Node *n = after ? after->next : g->first; n; n = n->next)
+        for (int i = 0; i < n->n_out && n->n_out > 1 && (n->op->flags & OPF_INTERNAL); i++)
+            if (n->out[i] && !n->out[i]->n_uses && !n->out[i]->n_outputs)
+                mpri_node_drop_output(g, n, i);
+}
+
 mpr_status mpri_pass_autodiff(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {
     if (ctx->o->grads == GRADS_OFF) return MPR_OK;
@@ -249,6 +258,7 @@ mpr_status mpri_pass_autodiff(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     TRY(sweep(&s, last));
     if (!training) TRY(add_gradients(&s, n_inputs));
     mpri_graph_sweep(g);
+    drop_unused(g, last);
     *changed = true;
     return MPR_OK;
 }

@@ -83,7 +83,7 @@ static mpr_status fold_kernel(PassCtx *ctx, Node *n, bool *folded, Err *err)
     for (int k = 0; k < n->n_in; k++)
         if (!tensor_of(n->in[k], &in[k])) return MPR_OK;
     for (int i = 0; i < n->n_out; i++)
-        if (!tensor_of(n->out[i], &out[i])) return MPR_OK;
+        if (n->out[i] && !mpri_shape_const(&n->out[i]->shape)) return MPR_OK;
     mpr_status s = mpri_eval_node(ctx->ref, n, in, out, ctx->scratch, local);
     if (s == MPR_E_UNSUPPORTED_OP) return MPR_OK;
     if (s != MPR_OK) {

@@ -51,7 +51,8 @@ static mpr_status fuse_activation(Graph *g, Node *act, bool *changed, Err *err)
     TRY(b.failed);
     mpri_rewrite_forward(g, act, y);
     mpri_value_rename(g, y, post_name);
-    if (pre && y == x) mpri_value_rename(g, pre, pre_name);
+    if (pre && y != x) mpri_value_rename(g, x, n->name);
+    if (pre) mpri_value_rename(g, pre, pre_name);
     *changed = true;
     return MPR_OK;
 }

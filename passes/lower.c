@@ -42,7 +42,8 @@ static Value *lower_linear(Builder *b, Node *n)
 {
     const LinearParams *l = n->params;
     FusedMatMulParams p = {.alpha = 1, .activation = "", .trans_b = l->trans_w};
-    return fused(b, &p, n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : NULL);
+    Value *y = fused(b, &p, as_matrix(b, n->in[0], true), n->in[1], n->n_in > 2 ? n->in[2] : NULL);
+    return mpri_rewrite_reshape(b, y, &n->out[0]->shape);
 }
 
 /* C of a Gemm as the bias row of N elements; NULL when it is more than that. */

@@ -12,7 +12,7 @@
 
 typedef struct Item {
     Node *n;
-    int waits;      /* producers in the segment that have not run, free ones not counted */
+    int waits;      /* producers in the segment that have not run, free ones aside */
     int to_slot;    /* sinks: steps to the nearest effect; -1: no sink */
     bool free, done;
 } Item;
@@ -90,6 +90,13 @@ static mpr_status order_effects(Segm *s, PassCtx *ctx, Err *err)
     return MPR_OK;
 }
 
+/* Where gradients start: see GradTarget. */
+static bool is_seed(const Value *v)
+{
+    if (!v || v->kind == VAL_NODE || v->kind == VAL_CONST) return false;
+    return strcmp(v->name, "loss_seed") == 0 || strncmp(v->name, "cotangent:", 10) == 0;
+}
+
 static void classify(Segm *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -97,8 +104,8 @@ static void classify(Segm *s)
         it->free = !(it->n->op->flags & OPF_EFFECT);
         for (int k = 0; k < it->n->n_in; k++) {
             const Item *def = item_of(s, mpri_def(it->n->in[k]));
-            if (!def) continue;
-            if (def->free) continue;
+            if (is_seed(it->n->in[k])) it->free = false;
+            if (!def || def->free) continue;
             it->free = false;
             it->waits++;
         }

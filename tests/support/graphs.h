@@ -26,7 +26,7 @@ bool test_graph_pass(TestGraph *t, PassFn fn);
         (void)(fn)(&(t)->ctx, (t)->g, &changed_, &(t)->err);   \
         assert_error((code), &(t)->err, __VA_ARGS__);          \
     } while (0)
-/* The printed graph equals the text, blanks at line starts and empty lines aside. */
+/* The printed graph equals the text; empty lines and the width of blanks do not matter. */
 #define test_graph_expect(t, text) test_graph_compare((t), (text), __FILE__, __LINE__)
 void test_graph_compare(TestGraph *t, const char *text, const char *file, int line);
 void test_graph_close(TestGraph *t);

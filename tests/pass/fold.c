@@ -1,0 +1,256 @@
+/* Constants are computed, shape code vanishes, operators that change nothing go. Left: the graph, right:
+ * what remains. */
+#include "tests/support/graphs.h"
+
+static void folds(const char *before, const char *after)
+{
+    TestGraph t;
+    test_graph_open(&t, before);
+    test_graph_pass(&t, mpri_pass_fold);
+    test_graph_expect(&t, after);
+    test_graph_close(&t);
+}
+
+static void constants_are_computed(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[2,3]\n"
+          "const a: f32[3] = [1,2,3]\n"
+          "const b: f32[] = 2\n"
+          "c = Mul(a, b)\n"
+          "d = Add(c, b)\n"
+          "y = Add(x, d)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[2,3]\n"
+          "const d: f32[3] = [4,6,8]\n"
+          "y: f32[2,3] = Add(x, d)\n"
+          "output y = y\n}\n");
+}
+
+static void shape_code_goes(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[2,6]\n"
+          "const one: i64[1] = [3]\n"
+          "const m: i64[1] = [-1]\n"
+          "s = Shape(x) {start=0, end=1}\n"
+          "r = Concat(s, one, m) {axis=0}\n"
+          "v = Reshape(x, r)\n"
+          "y = Transpose(v) {perm=[1,0,2]}\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[2,6]\n"
+          "const r: i64[3] = [2,3,-1]\n"
+          "v: f32[2,3,2] = Reshape(x, r)\n"
+          "y: f32[3,2,2] = Transpose(v) {perm=[1,0,2]}\n"
+          "output y = y\n}\n");
+}
+
+static void causal_mask_becomes_constant(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[1,3]\n"
+          "const zero: i64[] = 0\n"
+          "const one: i64[] = 1\n"
+          "const ax: i64[1] = [1]\n"
+          "const low: f32[] = -100\n"
+          "const fzero: f32[] = 0\n"
+          "s = Shape(x)\n"
+          "n = Gather(s, one)\n"
+          "r = Range(zero, n, one)\n"
+          "c = Unsqueeze(r, ax)\n"
+          "later = Greater(r, c)\n"
+          "mask = Where(later, low, fzero)\n"
+          "y = Add(x, mask)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[1,3]\n"
+          "const mask: f32[3,3] = [0,-100,-100,0,0,-100,0,0,0]\n"
+          "y: f32[3,3] = Add(x, mask)\n"
+          "output y = y\n}\n");
+}
+
+static void parameters_stay(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[2,2]\n"
+          "param w: f32[2,3] trained name \"w0\" init [1,2,3,4,5,6]\n"
+          "param f: f32[3,2] = [1,2,3,4,5,6]\n"
+          "const two: f32[] = 2\n"
+          "ws = Mul(w, two)\n"
+          "ft = Transpose(f)\n"
+          "fs = Add(ft, ws)\n"
+          "y = MatMul(x, fs)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[2,2]\n"
+          "param w: f32[2,3] trained name \"w0\" init [1,2,3,4,5,6]\n"
+          "param f: f32[3,2] = [1,2,3,4,5,6]\n"
+          "const two: f32[] = 2\n"
+          "ws: f32[2,3] = Mul(w, two)\n"
+          "ft: f32[2,3] = Transpose(f)\n"
+          "fs: f32[2,3] = Add(ft, ws)\n"
+          "y: f32[2,3] = MatMul(x, fs)\n"
+          "output y = y\n}\n");
+}
+
+static void identities_go(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[2,3]\n"
+          "const one: f32[] = 1\n"
+          "const ones: f32[3] = [1,1,1]\n"
+          "const zero: f32[] = 0\n"
+          "const s: i64[2] = [2,3]\n"
+          "const from: i64[2] = [0,0]\n"
+          "const cond: bool[3] = [1,1,1]\n"
+          "a = Mul(x, one)\n"
+          "b = Div(a, ones)\n"
+          "c = Add(zero, b)\n"
+          "d = Sub(c, zero)\n"
+          "e = Expand(d, s)\n"
+          "f = Slice(e, from, s)\n"
+          "g = Transpose(f) {perm=[0,1]}\n"
+          "h = Concat(g) {axis=0}\n"
+          "i = Where(cond, h, zero)\n"
+          "j = Reshape(i, s)\n"
+          "k = Cast(j) {to=f32}\n"
+          "y = Relu(k)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[2,3]\n"
+          "y: f32[2,3] = Relu(x)\n"
+          "output y = y\n}\n");
+}
+
+static void what_is_no_identity_stays(void **state)
+{
+    (void)state;
+    static const char text[] = "graph \"g\" {\n"
+                               "input x: f32[2,2]\n"
+                               "input i: i64[2,2]\n"
+                               "const a: i64[1] = [-1]\n"
+                               "const b: i64[1] = [-9]\n"
+                               "const k: i64[1] = [0]\n"
+                               "const ones: f32[2,1,1] = [1,1]\n"
+                               "const zero: f32[] = 0\n"
+                               "r: f32[2,2] = Slice(x, a, b, k, a)\n"
+                               "t: f32[2,2] = Transpose(r)\n"
+                               "m: f32[2,2,2] = Mul(t, ones)\n"
+                               "n: f32[2,2,2] = Sub(zero, m)\n"
+                               "output n = n\n}\n";
+    folds(text, "graph \"g\" {\n"
+                "input x: f32[2,2]\n"
+                "input i: i64[2,2]\n"
+                "const a: i64[1] = [-1]\n"
+                "const b: i64[1] = [-9]\n"
+                "const k: i64[1] = [0]\n"
+                "const ones: f32[2,1,1] = [1,1]\n"
+                "const zero: f32[] = 0\n"
+                "r: f32[2,2] = Slice(x, a, b, k, a)\n"
+                "t: f32[2,2] = Transpose(r)\n"
+                "m: f32[2,2,2] = Mul(t, ones)\n"
+                "n: f32[2,2,2] = Sub(zero, m)\n"
+                "output n = n\n}\n");
+}
+
+static void chains_merge(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f16[2,3,4]\n"
+          "const s: i64[2] = [6,4]\n"
+          "const k: i64[1] = [0]\n"
+          "a = Reshape(x, s)\n"
+          "b = Unsqueeze(a, k)\n"
+          "c = Transpose(b) {perm=[2,0,1]}\n"
+          "d = Transpose(c) {perm=[2,1,0]}\n"
+          "e = Cast(d) {to=f32}\n"
+          "f = Cast(e) {to=f64}\n"
+          "y = Relu(f)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f16[2,3,4]\n"
+          "const i64s_2: i64[3] = [6,1,4]\n"
+          "Transpose/Reshape/Reshape: f16[6,1,4] = Reshape(x, i64s_2) @ \"Transpose/Reshape/Reshape\"\n"
+          "Cast: f64[6,1,4] = Cast(Transpose/Reshape/Reshape) {to=f64} @ \"Cast\"\n"
+          "y: f64[6,1,4] = Relu(Cast)\n"
+          "output y = y\n}\n");
+}
+
+/* Narrow and back rounds: it stays. */
+static void rounding_casts_stay(void **state)
+{
+    (void)state;
+    static const char text[] = "graph \"g\" {\n"
+                               "input  x: f32[2]\n"
+                               "input  i: i64[2]\n"
+                               "a: f16[2] = Cast(x) {to=f16}\n"
+                               "b: f32[2] = Cast(a) {to=f32}\n"
+                               "c: f32[2] = Cast(i) {to=f32}\n"
+                               "d: f64[2] = Cast(c) {to=f64}\n"
+                               "output b = b\n"
+                               "output d = d\n}\n";
+    folds(text, text);
+}
+
+static void expand_before_elementwise_goes(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[2,3]\n"
+          "input m: f32[1,3]\n"
+          "const s: i64[2] = [2,3]\n"
+          "const s3: i64[3] = [4,2,3]\n"
+          "e = Expand(m, s)\n"
+          "y = Add(x, e)\n"
+          "u = Expand(m, s3)\n"
+          "z = Add(x, u)\n"
+          "output y = y\n"
+          "output z = z\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[2,3]\n"
+          "input m: f32[1,3]\n"
+          "const s3: i64[3] = [4,2,3]\n"
+          "y: f32[2,3] = Add(x, m)\n"
+          "u: f32[4,2,3] = Expand(m, s3)\n"
+          "z: f32[4,2,3] = Add(x, u)\n"
+          "output y = y\n"
+          "output z = z\n}\n");
+}
+
+static void bad_constant_index_is_named(void **state)
+{
+    (void)state;
+    TestGraph t;
+    test_graph_open(&t, "graph \"g\" {\n"
+                        "const a: f32[3] = [1,2,3]\n"
+                        "const i: i64[1] = [5]\n"
+                        "y = Gather(a, i) @ \"/pick\"\n"
+                        "output y = y\n}\n");
+    test_graph_refuses(&t, mpri_pass_fold, MPR_E_INDEX, "/pick", "5");
+    test_graph_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(constants_are_computed),
+        cmocka_unit_test(shape_code_goes),
+        cmocka_unit_test(causal_mask_becomes_constant),
+        cmocka_unit_test(parameters_stay),
+        cmocka_unit_test(identities_go),
+        cmocka_unit_test(what_is_no_identity_stays),
+        cmocka_unit_test(chains_merge),
+        cmocka_unit_test(rounding_casts_stay),
+        cmocka_unit_test(expand_before_elementwise_goes),
+        cmocka_unit_test(bad_constant_index_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -181,7 +181,7 @@ static const AttributeProto *constant_value(const FileNode *n, const char *label
     return found;
 }
 
-static mpr_status add_constant_node(Build *b, const FileNode *n, int index, const char *label, Err *err)
+static mpr_status add_constant_node(Build *b, const FileNode *n, const char *label, Err *err)
 {
     if (n->p->n_output != 1 || n->p->n_input != 0 || !n->p->output[0][0]) {
         mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s has %zu inputs and %zu outputs, it has none and 1", label, n->p->n_input, n->p->n_output);
@@ -199,7 +199,7 @@ static mpr_status add_constant_node(Build *b, const FileNode *n, int index, cons
     if (!d->value) return mpri_err_nomem(err, sizeof(Value));
     ImportDetail *detail = b->im->d;
     if (n->path[0] == '\0' && mpri_dtype_is_float((DType)t.data_type) && t.elements > 1)
-        detail->constants[detail->n_constants++] = (LiftedConstant){d->name, index, (DType)t.data_type, t.elements, t.data};
+        detail->constants[detail->n_constants++] = (LiftedConstant){d->name, n->origin, (DType)t.data_type, t.elements, t.data};
     return MPR_OK;
 }
 
@@ -406,7 +406,7 @@ static mpr_status add_node(Build *b, int index, Err *err)
     Draft d = {.im = b->im, .g = b->g, .node = n, .label = mpri_import_node_name(n), .opset = mpri_opset_of(n->opsets, n->domain), .op = find_op(b, n)};
     const MergedCopy *copy = mpri_ties_copy(b->ties, index, -1);
     if (copy) return add_merged_identity(b, copy, err);
-    if (d.op->id == OP_Constant) return add_constant_node(b, n, index, d.label, err);
+    if (d.op->id == OP_Constant) return add_constant_node(b, n, d.label, err);
     bool whole;
     TRY(gather_inputs(b, index, &d, &whole, err));
     if (!whole) return MPR_OK; /* its producer was found wrong */
@@ -415,7 +415,7 @@ static mpr_status add_node(Build *b, int index, Err *err)
     d.base = n->p->n_output ? n->p->output[0] : n->p->name;
     if (!origin || !d.taken) return mpri_err_nomem(err, n->p->n_attribute);
     *origin = n->origin;
-    d.origin = (Origin){origin, 1};
+    if (n->origin >= 0) d.origin = (Origin){origin, 1};
     bool opaque = d.op->flags & OPF_OPAQUE;
     if (!opaque) TRY(mpri_adapt_node(&d, err));
     if (!opaque && d.opaque_why) d.op = b->g->ops->opaque, d.emit = NULL;

@@ -81,6 +81,22 @@ static void check_attributes(const char *node, const NodeProto *p, bool in_funct
     }
 }
 
+/* Names that have one kind in every operator of the standard: checked also for operators unknown here. */
+static void check_common(const char *node, const NodeProto *p, Err *err)
+{
+    static const struct { const char *name; int type; } common[] = {
+        {"alpha", 1}, {"beta", 1}, {"gamma", 1}, {"epsilon", 1}, {"momentum", 1}, {"group", 2}, {"keepdims", 2}, {"auto_pad", 3},
+        {"kernel_shape", 7}, {"strides", 7}, {"dilations", 7}, {"pads", 7}, {"perm", 7},
+    };
+    for (size_t i = 0; i < p->n_attribute; i++) {
+        const AttributeProto *a = p->attribute[i];
+        bool reference = a->ref_attr_name && a->ref_attr_name[0];
+        for (size_t k = 0; a->name && !reference && k < sizeof common / sizeof common[0]; k++)
+            if (!strcmp(a->name, common[k].name) && a->has_type && (int)a->type != common[k].type && (int)a->type > 0 && (int)a->type < N_KINDS)
+                mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is of type %s, it must be %s", node, a->name, kind_names[a->type], kind_names[common[k].type]);
+    }
+}
+
 static const GraphProto *branch(const NodeProto *p, const char *name, const char *node, Err *err)
 {
     const AttributeProto *a = mpri_import_attr(p, name);
@@ -107,8 +123,10 @@ void mpri_check_node_form(const char *where, const NodeProto *p, int index, bool
 {
     const char *node = node_text(p, index, where);
     if (!p->op_type[0]) mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s has no op_type", node);
+    int before = err->findings;
     check_attributes(node, p, in_function, err);
     bool standard = !p->domain || !p->domain[0] || !strcmp(p->domain, "ai.onnx");
+    if (standard && err->findings == before) check_common(node, p, err);
     if (standard && !strcmp(p->op_type, "If")) check_if(node, p, err);
     if (standard && (!strcmp(p->op_type, "Loop") || !strcmp(p->op_type, "Scan"))) branch(p, "body", node, err);
 }

@@ -5,6 +5,7 @@
 
 #include "importer/build.h"
 #include "importer/file.h"
+#include "importer/inline.h"
 #include "importer/params.h"
 #include "importer/prescan.h"
 #include "importer/tensors.h"
@@ -64,6 +65,16 @@ static mpr_status read_file(Import *im, const char *path, Err *err)
     return mpri_source_index(im->src, &im->m->arena, err);
 }
 
+static mpr_status expand(Import *im, Scope *scope, Err *err)
+{
+    Functions functions;
+    bool changed = false;
+    TRY(mpri_functions_check(im, &functions, err));
+    TRY(mpri_inline(im, &functions, scope, &changed, err));
+    im->n_functions = 0; /* checked, and no longer called */
+    return changed ? mpri_scope_check(im, scope, err) : MPR_OK;
+}
+
 static mpr_status import(Import *im, const char *path, Err *err)
 {
     Scope scope;
@@ -72,6 +83,7 @@ static mpr_status import(Import *im, const char *path, Err *err)
     TRY(mpri_import_unpack(im, err));
     TRY(mpri_import_tensors(im, err));
     TRY(mpri_scope_check(im, &scope, err));
+    TRY(expand(im, &scope, err));
     TRY(mpri_ties_find(im, &scope, &ties, err));
     im->m->graph->name = im->graph_name;
     TRY(mpri_build_graph(im, &scope, &ties, err));

@@ -36,10 +36,9 @@ const char *mpri_import_node_name(const FileNode *n)
     static _Thread_local unsigned next;
     char *out = buffers[next++ % 4];
     const char *type = n->p->op_type ? n->p->op_type : "";
-    if (n->p->name && n->p->name[0])
-        snprintf(out, sizeof buffers[0], "node '%s%s' (%s)", n->path, mpri_err_name(n->p->name), mpri_err_name(n->key ? n->key : type));
-    else
-        snprintf(out, sizeof buffers[0], "node %d%s%s (%s)", n->origin, n->path[0] ? " of " : "", n->path, mpri_err_name(n->key ? n->key : type));
+    if (n->p->name && n->p->name[0]) snprintf(out, sizeof buffers[0], "node '%s' (%s)", mpri_err_name(n->p->name), mpri_err_name(n->key ? n->key : type));
+    else if (n->origin >= 0) snprintf(out, sizeof buffers[0], "node %d (%s)", n->origin, mpri_err_name(n->key ? n->key : type));
+    else snprintf(out, sizeof buffers[0], "a node in %s (%s)", mpri_err_name(n->path), mpri_err_name(n->key ? n->key : type));
     return out;
 }
 
@@ -152,7 +151,7 @@ static mpr_status intern_in_place(Import *im, char **s, Err *err)
     return MPR_OK;
 }
 
-static mpr_status finish_node(Import *im, FileNode *n, Err *err)
+mpr_status mpri_import_finish_node(Import *im, FileNode *n, Err *err)
 {
     NodeProto *p = n->p;
     for (size_t i = 0; i < p->n_input; i++) TRY(intern_in_place(im, &p->input[i], err));
@@ -233,7 +232,7 @@ static mpr_status read_nodes(Import *im, Err *err)
         *n = (FileNode){.origin = i, .opsets = &im->opsets, .path = ""};
         if (s->nodes[i].body.len > LARGE_NODE) TRY(unpack_large(im, &s->nodes[i], n, &done, err));
         if (!done) TRY(UNPACK(im, node_proto, &s->nodes[i], &n->p, err));
-        TRY(finish_node(im, n, err));
+        TRY(mpri_import_finish_node(im, n, err));
     }
     return MPR_OK;
 }

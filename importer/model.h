@@ -33,9 +33,9 @@ typedef struct FileNode {
     const char *domain;    /* "" for ai.onnx */
     const char *key;       /* interned "domain:OpType", or "OpType" in the default domain */
     const Opsets *opsets;
-    int origin;            /* index in the main graph's node list of the file */
+    int origin;            /* index in the main graph's node list of the file; -1: inlined */
     Span raw;              /* raw_data of its one large tensor attribute, left out of p; len 0: none */
-    const char *path;      /* function path of an inlined node: "call/F/"; "" in the main graph */
+    const char *path;      /* of an inlined node: "call/F/" or "if/then/"; "" in the main graph */
 } FileNode;
 
 /* One use of a merged-by-value tensor that becomes a tensor of its own. */
@@ -89,6 +89,8 @@ typedef struct Import {
 
 /* load.c: unpack what the pre-scan accepted into the lists of im. */
 mpr_status mpri_import_unpack(Import *im, Err *err);
+/* Interns the names of a node in place and fills domain and key. */
+mpr_status mpri_import_finish_node(Import *im, FileNode *n, Err *err);
 /* Version of a domain in a scope, or 0 when it is not imported. */
 int64_t mpri_opset_of(const Opsets *o, const char *domain);
 /* "node 'x' (Op)" or "node 3 (Op)" for messages; one of the rotating buffers of mpri_err_name. */

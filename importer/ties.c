@@ -420,6 +420,20 @@ const MergedCopy *mpri_ties_copy(const Ties *t, int node, int input)
     return NULL;
 }
 
+/* The export knows nodes by their place in the file. */
+static mpr_status save_for_export(Import *im, const Ties *t, Err *err)
+{
+    MergedCopy *copies = mpri_arena_dup(&im->m->arena, t->copies, (size_t)t->n_copies * sizeof *copies);
+    if (!copies) return mpri_err_nomem(err, (size_t)t->n_copies * sizeof *copies);
+    for (int i = 0; i < t->n_copies; i++) {
+        if (copies[i].identity >= 0) copies[i].identity = im->nodes[copies[i].identity].origin;
+        copies[i].reader = im->nodes[copies[i].reader].origin;
+    }
+    im->d->merged = copies;
+    im->d->n_merged = t->n_copies;
+    return MPR_OK;
+}
+
 mpr_status mpri_ties_find(Import *im, const Scope *scope, Ties *out, Err *err)
 {
     Finder f = {.im = im, .scope = scope, .t = out, .err = err};
@@ -433,7 +447,5 @@ mpr_status mpri_ties_find(Import *im, const Scope *scope, Ties *out, Err *err)
     if (out->n_copies) qsort(out->copies, (size_t)out->n_copies, sizeof *out->copies, compare_copies);
     for (int i = 0; i < im->n_nodes; i++) out->first_copy[i] = -1;
     for (int i = out->n_copies - 1; i >= 0; i--) out->first_copy[copy_node(&out->copies[i])] = i;
-    im->d->merged = out->copies;
-    im->d->n_merged = out->n_copies;
-    return MPR_OK;
+    return save_for_export(im, out, err);
 }

@@ -55,7 +55,35 @@ static void gemm_forms(void **state)
            "d = Gemm(x, w, col) {transA=1, transB=1} @ \"/d\"\n"
            "e = Gemm(x, w, col) {transA=1, transB=1, beta=0} @ \"/e\"\n"
            "output a = a\noutput b = b\noutput c = c\noutput d = d\noutput e = e\n}\n",
-           "");
+           "graph \"g\" {\n"
+           "input x: f16[3,2]\n"
+           "input w: f16[4,3]\n"
+           "input row: f16[1,4]\n"
+           "input one: f16[]\n"
+           "input col: f16[2,1]\n"
+           "const i64s: i64[1] = [4]\n"
+           "const i64s_1: i64[1] = [4]\n"
+           "const f32:0.5: f32[] = 0.5\n"
+           "const i64s_2: i64[1] = [4]\n"
+           "/a/Reshape: f16[4] = Reshape(row, i64s) @ \"/a/Reshape\"\n"
+           "a: f16[2,4] = FusedMatMul(x, w, /a/Reshape) {trans_a=1, trans_b=1, alpha=2} @ \"/a\"\n"
+           "/b/Reshape: f16[4] = Reshape(row, i64s_1) @ \"/b/Reshape\"\n"
+           "/b/Cast: f32[4] = Cast(/b/Reshape) {to=f32} @ \"/b/Cast\"\n"
+           "/b/Mul: f32[4] = Mul(/b/Cast, f32:0.5) @ \"/b/Mul\"\n"
+           "b: f16[2,4] = FusedMatMul(x, w, /b/Mul) {trans_a=1, trans_b=1} @ \"/b\"\n"
+           "/c/Expand: f16[4] = Expand(one, i64s_2) @ \"/c/Expand\"\n"
+           "c: f16[2,4] = FusedMatMul(x, w, /c/Expand) {trans_a=1, trans_b=1} @ \"/c\"\n"
+           "/d/FusedMatMul: f32[2,4] = FusedMatMul(x, w) {trans_a=1, trans_b=1, out_dtype=f32} @ \"/d/FusedMatMul\"\n"
+           "/d/Cast: f32[2,1] = Cast(col) {to=f32} @ \"/d/Cast\"\n"
+           "/d/Add: f32[2,4] = Add(/d/FusedMatMul, /d/Cast) @ \"/d/Add\"\n"
+           "d: f16[2,4] = Cast(/d/Add) {to=f16} @ \"/d\"\n"
+           "e: f16[2,4] = FusedMatMul(x, w) {trans_a=1, trans_b=1} @ \"/e\"\n"
+           "output a = a\n"
+           "output b = b\n"
+           "output c = c\n"
+           "output d = d\n"
+           "output e = e\n"
+           "}\n");
 }
 
 static void integers_stay(void **state)

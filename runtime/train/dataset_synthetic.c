@@ -2,29 +2,10 @@
  * without a known range are 1 (attention masks). A function of the seed only. */
 #include "runtime/train/dataset.h"
 
-#include <string.h>
-
 #include "runtime/base/rng.h"
+#include "runtime/train/binding.h"
 
 #define SYNTHETIC_STREAM UINT64_C(0x73796e7468) /* plus the number of the array */
-
-static mpr_status bind_option(mpr_dataset *d, DimBinding *b, const Graph *g, const char *text, Err *err)
-{
-    const char *equal = strchr(text, '=');
-    int64_t value = -1;
-    char name[128] = "";
-    if (equal && (size_t)(equal - text) < sizeof(name)) memcpy(name, text, (size_t)(equal - text));
-    if (!*name || !mpri_parse_i64(equal + 1, &value) || value < 0) {
-        mpri_err_set(err, MPR_E_USAGE, "bind '%s': expected is NAME=N with N a whole number from 0", mpri_err_name(text));
-        return mpri_err_advice(err, "for example seq=16");
-    }
-    (void)d;
-    if (!mpri_dim_bind(b, mpri_dim_named(g->sym, name), value)) {
-        mpri_err_set(err, MPR_E_USAGE, "bind '%s' contradicts what is bound already", mpri_err_name(text));
-        return mpri_err_advice(err, "bind each symbol once");
-    }
-    return MPR_OK;
-}
 
 static mpr_status resolve_dims(mpr_dataset *d, DimBinding *b, DataArray *a, Err *err)
 {
@@ -73,7 +54,7 @@ mpr_status mpri_dataset_synthetic(mpr_dataset *d, Err *err)
     const Graph *g = d->s->graph[MODE_TRAIN];
     DimBinding *b = mpri_binding_create(&d->arena, g->sym);
     if (!b) return mpri_err_nomem(err, 0);
-    for (const char *const *t = d->o.bind; t && *t; t++) TRY(bind_option(d, b, g, *t, err));
+    TRY(mpri_bind_options(g, b, d->o.bind, err));
     for (int i = 0; i < d->n_arrays; i++) {
         const Shape *s = &d->arrays[i].input->declared;
         if (s->rank > 0 && !mpri_dim_const(s->d[0])) mpri_dim_bind(b, s->d[0], d->o.synthetic_rows);

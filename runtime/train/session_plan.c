@@ -4,8 +4,9 @@
  * values of the last forward are gone then, which is why making a plan invalidates `forward_done`. */
 #include "runtime/train/session.h"
 
-#include <stdio.h>
 #include <string.h>
+
+#include "runtime/train/binding.h"
 
 static int key_length(const mpr_session *s)
 {
@@ -49,19 +50,8 @@ static mpr_status need_inputs(mpr_session *s, const Graph *g, Err *err)
 static mpr_status bind_dims(mpr_session *s, const Graph *g, DimBinding *binding, Err *err)
 {
     for (int i = 0; i < g->n_inputs; i++) {
-        const Value *v = g->inputs[i].value;
-        const SessionInput *in = mpri_session_find_input(s, v->name);
-        if (!in || !in->bound) continue;
-        for (int d = 0; d < in->rank && v->shape.rank >= 0; d++) {
-            if (mpri_dim_bind(binding, v->shape.d[d], in->dims[d])) continue;
-            char text[128], have[64] = "";
-            mpri_dim_print(g->sym, v->shape.d[d], text, sizeof(text));
-            Dim bound = mpri_dim_eval(binding, v->shape.d[d]);
-            if (mpri_dim_const(bound)) snprintf(have, sizeof(have), ", which is %lld by another input", (long long)bound);
-            mpri_err_set(err, MPR_E_SHAPE, "input '%s': dim %d is %lld, the model says %s%s", mpri_err_name(v->name), d,
-                         (long long)in->dims[d], text, have);
-            return mpri_err_advice(err, "give all inputs of one batch the same symbolic dims");
-        }
+        const SessionInput *in = mpri_session_find_input(s, g->inputs[i].value->name);
+        if (in && in->bound) TRY(mpri_bind_input(g, binding, g->inputs[i].value, in->rank, in->dims, err));
     }
     return MPR_OK;
 }

@@ -1,0 +1,176 @@
+/* Body of mpr.h: tensors, run, convert, inspect, bench. */
+#include <string.h>
+
+#include "convert/convert.h"
+#include "runtime/train/bench.h"
+#include "runtime/train/inspect.h"
+#include "runtime/train/run.h"
+
+/* ---- tensors ---- */
+
+mpr_status mpr_tensors_create(mpr_context *ctx, mpr_tensors **out)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(out, "out", c.err);
+    if (status == MPR_OK) status = mpri_tensors_create(ctx, out, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_tensors_load(mpr_context *ctx, const char *npz, mpr_tensors **out)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(out, "out", c.err);
+    if (status == MPR_OK) status = mpri_api_pointer(npz, "npz", c.err);
+    if (status == MPR_OK) status = mpri_tensors_load(ctx, npz, out, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_tensors_save(mpr_tensors *t, const char *npz)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, t, HANDLE_TENSORS)) return c.status;
+    mpr_status status = mpri_api_pointer(npz, "npz", c.err);
+    if (status == MPR_OK) status = mpri_tensors_save(t, npz, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+int mpr_tensors_count(const mpr_tensors *t)
+{
+    return mpri_handle_is(t, HANDLE_TENSORS) ? t->n : 0;
+}
+
+const char *mpr_tensors_name(const mpr_tensors *t, int index)
+{
+    return mpri_handle_is(t, HANDLE_TENSORS) && index >= 0 && index < t->n ? t->v[index].name : NULL;
+}
+
+mpr_status mpr_tensors_get(const mpr_tensors *t, const char *name, mpr_tensor *out)
+{
+    ApiCall c;
+    const TensorEntry *e;
+    if (!mpri_api_enter(&c, t, HANDLE_TENSORS)) return c.status;
+    mpr_status status = mpri_api_pointer(name, "name", c.err);
+    if (status == MPR_OK) status = mpri_api_pointer(out, "out", c.err);
+    if (status == MPR_OK) status = mpri_tensors_need(t, name, &e, c.err);
+    if (status == MPR_OK) *out = e->t;
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_tensors_put(mpr_tensors *t, const char *name, const mpr_tensor *tensor)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, t, HANDLE_TENSORS)) return c.status;
+    mpr_status status = mpri_api_pointer(name, "name", c.err);
+    if (status == MPR_OK) status = mpri_api_pointer(tensor, "tensor", c.err);
+    if (status == MPR_OK) status = mpri_tensors_put(t, name, tensor, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+void mpr_tensors_destroy(mpr_tensors *t)
+{
+    if (mpri_handle_is(t, HANDLE_TENSORS)) mpri_tensors_destroy(t);
+}
+
+/* ---- run ---- */
+
+mpr_status mpr_session_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_tensors *cotangents, const mpr_run_options *options, mpr_tensors **outputs, mpr_tensors **grads)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, model, HANDLE_MODEL)) return c.status;
+    mpr_status status = mpri_api_pointer(outputs, "outputs", c.err);
+    if (status == MPR_OK) status = mpri_api_argument(inputs, HANDLE_TENSORS, c.err);
+    if (status == MPR_OK && cotangents) status = mpri_api_argument(cotangents, HANDLE_TENSORS, c.err);
+    if (status == MPR_OK) status = mpri_run_vjp(model, inputs, cotangents, options, outputs, grads, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+/* ---- convert ---- */
+
+static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given, mpr_convert_result *result, Err *err)
+{
+    mpr_convert_options o;
+    TRY(mpri_take_options(&o, sizeof(o), given, "mpr_convert_options", err));
+    if (!mpri_dtype_is_low(o.to)) {
+        mpri_err_set(err, MPR_E_USAGE, "convert to %s; allowed are float16 and bfloat16", mpri_dtype_long(o.to));
+        return mpri_err_advice(err, "use --to fp16 or --to bf16");
+    }
+    if (o.mode && strcmp(o.mode, "train")) {
+        mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed is train", mpri_err_name(o.mode));
+        return mpri_err_advice(err, "leave it out");
+    }
+    if (!o.dry_run) TRY(mpri_api_pointer(path, "path", err));
+    Device *device;
+    Arena arena;
+    Profile *profile;
+    ConvertResult r = { 0 };
+    mpri_arena_init(&arena, &model->ctx->alloc, 0);
+    mpr_status status = mpri_context_device(model->ctx, &device, err);
+    if (status == MPR_OK) {
+        status = mpri_profile_load(o.autocast_profile ? o.autocast_profile : "torch-cuda", o.keep_fp32, &arena, &profile, err);
+        if (status == MPR_OK) {
+            ConvertOptions co = {
+                .to = o.to, .profile = profile, .ref = &device->kernels, .alloc = &model->ctx->alloc, .log = &model->ctx->log, .dry_run = o.dry_run,
+            };
+            status = mpri_convert_file(model->m, path, &co, &r, err);
+        }
+        mpri_device_destroy(device);
+    }
+    mpri_arena_destroy(&arena);
+    if (status != MPR_OK || !result) return status;
+    size_t size = result->size && result->size < sizeof(*result) ? result->size : sizeof(*result);
+    mpr_convert_result out = { .size = size, .casts = r.casts, .nodes_low = r.nodes_low, .nodes_fp32 = r.nodes_fp32, .changed = r.changed };
+    memcpy(result, &out, size);
+    return MPR_OK;
+}
+
+mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_options *options, mpr_convert_result *result)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, model, HANDLE_MODEL)) return c.status;
+    return mpri_api_leave(&c, convert(model, path, options, result, c.err));
+}
+
+/* ---- inspect ---- */
+
+mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(text, "text", c.err);
+    if (status == MPR_OK && model) status = mpri_api_argument(model, HANDLE_MODEL, c.err);
+    if (status == MPR_OK) status = mpri_inspect(ctx, model, what, options, text, c.err);
+    if (status != MPR_OK && mpri_handle_is(model, HANDLE_MODEL)) model->h.err = *c.err; /* on both handles */
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_environment(mpr_context *ctx, char **json)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(json, "json", c.err);
+    if (status == MPR_OK) status = mpri_environment(ctx, json, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+/* ---- bench ---- */
+
+mpr_status mpr_bench_peak(mpr_context *ctx, double *flops_per_second)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(flops_per_second, "flops_per_second", c.err);
+    if (status == MPR_OK) status = mpri_bench_peak(ctx, flops_per_second, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_bench_gemm(mpr_context *ctx, int64_t m, int64_t n, int64_t k, mpr_dtype dtype, bool trans_a, bool trans_b, int repeat, double *seconds)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(seconds, "seconds", c.err);
+    BenchGemm g = { .m = m, .n = n, .k = k, .dtype = dtype, .trans_a = trans_a, .trans_b = trans_b, .repeat = repeat };
+    if (status == MPR_OK) status = mpri_bench_gemm(ctx, &g, seconds, c.err);
+    return mpri_api_leave(&c, status);
+}

@@ -13,7 +13,7 @@
 #include "kernels/cpu/simd/vmath.h"
 
 enum {
-    KC_MAX = 1024,             /* k block: accumulators are written back once per so many products */
+    KC_MAX = 512,              /* k block: accumulators are written back once per so many products */
     SHARED_MAX = 1 << 20,      /* floats of packed shared side */
     PARTIAL_MAX = 4 << 20,     /* floats of waiting sums */
     PACK_GRAIN = 1 << 16,      /* floats packed by one tile of the first phase */
@@ -66,16 +66,22 @@ static int panel_size(bool columns, int64_t extent, int64_t p)
     return (int)(extent / n + (p < extent % n));
 }
 
+/* Panels p0 .. p1 - 1 of the rows (columns) at .. at + extent - 1. */
 static void pack_panels(const Job *j, bool columns, float *dst, int64_t at, int64_t extent, int64_t p0,
                         int64_t p1)
 {
     const Gemm *g = j->g;
-    for (int64_t p = p0; p < p1; p++) {
-        int64_t start = panel_start(columns, extent, p);
-        int size = panel_size(columns, extent, p);
-        float *to = dst + start * j->kc;
-        if (columns) pack_b(g->tb, g->trans_b, to, j->b, g->ldb, at + start, size, j->k0, j->kc);
-        else pack_a(g->ta, g->trans_a, to, j->a, g->lda, g->m, at + start, size, j->k0, j->kc);
+    if (columns) {
+        int64_t c0 = p0 * GEMM_NR, c1 = min64(extent, p1 * GEMM_NR);
+        pack_b(g->tb, g->trans_b, dst + c0 * j->kc, j->b, g->ldb, at + c0, c1 - c0, j->k0, j->kc);
+        return;
+    }
+    int64_t wide = extent % panels(false, extent); /* so many panels have one row more */
+    for (int64_t p = p0; p < p1;) {
+        int64_t start = panel_start(false, extent, p), end = p < wide ? min64(p1, wide) : p1;
+        pack_a(g->ta, g->trans_a, dst + start * j->kc, j->a, g->lda, g->m, at + start,
+               panel_size(false, extent, p), end - p, j->k0, j->kc);
+        p = end;
     }
 }
 

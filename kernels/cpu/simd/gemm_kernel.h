@@ -48,6 +48,8 @@ VF_FN void gemm_kernel_(int mr, int nv, int64_t kc, const float *a, const float 
     GEMM_ROWS(FETCH)
 #undef FETCH
     for (int64_t k = 0; k < kc; k++) {
+        __builtin_prefetch(b + 16 * GEMM_NR);
+        if (nv > 1) __builtin_prefetch(b + 16 * GEMM_NR + VF_LANES);
         vf b0 = vf_load(b), b1 = nv > 1 ? vf_load(b + VF_LANES) : b0;
 #define STEP(i)                                        \
     if (mr > i) {                                      \

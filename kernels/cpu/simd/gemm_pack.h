@@ -32,30 +32,39 @@ VF_FN void pack_a_rows_(DType t, float *dst, const void *src, int64_t ld, int64_
     }
 }
 
-/* Source rows are k (i fast): element (i, k) at k * ld + i; left: elements from row start to its end. */
+/* Source rows are k (i fast): element (i, k) at k * ld + i. All panels of one width go together, so that
+ * memory is read in long runs. left: elements from here to the end of a source row. */
 VF_FN void pack_a_cols_(DType t, float *dst, const void *src, int64_t ld, int64_t at, int64_t left, int mr,
-                        int64_t kc)
+                        int64_t count, int64_t kc)
 {
-    if (left >= VF_LANES && kc > 0) {
-        int64_t k = 0;
-        for (; k < kc - 1; k++) vf_store(dst + k * mr, vf_ld(t, src, at + k * ld));
-        vf_store_n(dst + k * mr, vf_ld(t, src, at + k * ld), mr);
-        return;
+    int64_t whole = count; /* panels where a full vector may be read */
+    while (whole > 0 && left < (whole - 1) * mr + VF_LANES) whole--;
+    for (int64_t k = 0; k < kc; k++) {
+        const bool last = k == kc - 1;
+        for (int64_t p = 0; p < count; p++) {
+            float *to = dst + (p * kc + k) * mr;
+            int64_t from = at + k * ld + p * mr;
+            vf v = p < whole ? vf_ld(t, src, from) : vf_ld_n(t, src, from, mr);
+            if (last) vf_store_n(to, v, mr);
+            else vf_store(to, v);
+        }
     }
-    for (int64_t k = 0; k < kc; k++) vf_store_n(dst + k * mr, vf_ld_n(t, src, at + k * ld, mr), mr);
 }
 
-/* Source rows are k (j fast): element (k, j) at k * ld + j. */
-VF_FN void pack_b_rows_(DType t, float *dst, const void *src, int64_t ld, int64_t at, int n, int64_t kc)
+/* Source rows are k (j fast): element (k, j) at k * ld + j. count full panels together, then one of n. */
+VF_FN void pack_b_rows_(DType t, float *dst, const void *src, int64_t ld, int64_t at, int64_t count, int64_t kc)
+{
+    for (int64_t k = 0; k < kc; k++)
+        for (int64_t p = 0; p < count; p++) {
+            float *to = dst + (p * kc + k) * GEMM_NR;
+            int64_t from = at + k * ld + p * GEMM_NR;
+            vf_store(to, vf_ld(t, src, from));
+            vf_store(to + VF_LANES, vf_ld(t, src, from + VF_LANES));
+        }
+}
+VF_FN void pack_b_rows_n_(DType t, float *dst, const void *src, int64_t ld, int64_t at, int n, int64_t kc)
 {
     int nv = n > VF_LANES ? 2 : 1, n0 = n < VF_LANES ? n : VF_LANES, n1 = n - n0;
-    if (n == GEMM_NR) {
-        for (int64_t k = 0; k < kc; k++, dst += GEMM_NR) {
-            vf_store(dst, vf_ld(t, src, at + k * ld));
-            vf_store(dst + VF_LANES, vf_ld(t, src, at + k * ld + VF_LANES));
-        }
-        return;
-    }
     for (int64_t k = 0; k < kc; k++, dst += nv * VF_LANES) {
         vf_store(dst, vf_ld_n(t, src, at + k * ld, n0));
         if (nv > 1) vf_store(dst + VF_LANES, vf_ld_n(t, src, at + k * ld + VF_LANES, n1));
@@ -98,34 +107,45 @@ VF_FN void pack_b_cols_(DType t, float *dst, const void *src, int64_t ld, int64_
     default: call(MPR_BFLOAT16); break;                 \
     }
 
-/* Rows i0 .. i0 + mr - 1, k0 .. k0 + kc - 1 of op(A), which has m rows. */
+/* count panels of mr rows from row i0 on, k0 .. k0 + kc - 1, of op(A), which has m rows. */
 static void pack_a(DType t, bool trans, float *dst, const void *a, int64_t lda, int64_t m, int64_t i0, int mr,
-                   int64_t k0, int64_t kc)
+                   int64_t count, int64_t k0, int64_t kc)
 {
     if (trans) {
-#define CALL(T) pack_a_cols_(T, dst, a, lda, k0 * lda + i0, m - i0, mr, kc)
+#define CALL(T) pack_a_cols_(T, dst, a, lda, k0 * lda + i0, m - i0, mr, count, kc)
         PACK_BY_TYPE(CALL)
 #undef CALL
-    } else {
-#define CALL(T) pack_a_rows_(T, dst, a, lda, i0 * lda + k0, mr, kc)
+        return;
+    }
+    for (int64_t p = 0; p < count; p++) {
+#define CALL(T) pack_a_rows_(T, dst + p * mr * kc, a, lda, (i0 + p * mr) * lda + k0, mr, kc)
         PACK_BY_TYPE(CALL)
 #undef CALL
     }
 }
 
-/* Columns j0 .. j0 + n - 1, k0 .. k0 + kc - 1 of op(B). */
-static void pack_b(DType t, bool trans, float *dst, const void *b, int64_t ldb, int64_t j0, int n, int64_t k0,
+/* Columns j0 .. j0 + n - 1, k0 .. k0 + kc - 1 of op(B): full panels, then a ragged one. */
+static void pack_b(DType t, bool trans, float *dst, const void *b, int64_t ldb, int64_t j0, int64_t n, int64_t k0,
                    int64_t kc)
 {
+    int64_t count = n / GEMM_NR;
+    int rest = (int)(n % GEMM_NR);
     if (trans) {
-#define CALL(T) pack_b_cols_(T, dst, b, ldb, j0 * ldb + k0, n, kc)
-        PACK_BY_TYPE(CALL)
+        for (int64_t p = 0; p * GEMM_NR < n; p++) {
+            int size = p < count ? GEMM_NR : rest;
+#define CALL(T) pack_b_cols_(T, dst + p * GEMM_NR * kc, b, ldb, (j0 + p * GEMM_NR) * ldb + k0, size, kc)
+            PACK_BY_TYPE(CALL)
 #undef CALL
-    } else {
-#define CALL(T) pack_b_rows_(T, dst, b, ldb, k0 * ldb + j0, n, kc)
-        PACK_BY_TYPE(CALL)
-#undef CALL
+        }
+        return;
     }
+#define CALL(T) pack_b_rows_(T, dst, b, ldb, k0 * ldb + j0, count, kc)
+    PACK_BY_TYPE(CALL)
+#undef CALL
+    if (!rest) return;
+#define CALL(T) pack_b_rows_n_(T, dst + count * GEMM_NR * kc, b, ldb, k0 * ldb + j0 + count * GEMM_NR, rest, kc)
+    PACK_BY_TYPE(CALL)
+#undef CALL
 }
 #undef PACK_BY_TYPE
 

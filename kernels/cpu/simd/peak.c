@@ -8,8 +8,11 @@ enum { CHAINS = 12 };
 
 double MPRI_NAME(fma_rounds)(int64_t rounds)
 {
-    vf x = vf_set1(0.999999f), y = vf_set1(1e-7f);
-    vf c0 = x, c1 = x, c2 = x, c3 = x, c4 = x, c5 = x, c6 = x, c7 = x, c8 = x, c9 = x, c10 = x, c11 = x;
+    /* Different starts, or the compiler makes one chain of all. */
+    volatile float start = 1.0f;
+    vf x = vf_set1(0.999999f), y = vf_set1(1e-7f), s = vf_set1(start);
+    vf c0 = s, c1 = c0 + s, c2 = c1 + s, c3 = c2 + s, c4 = c3 + s, c5 = c4 + s;
+    vf c6 = c5 + s, c7 = c6 + s, c8 = c7 + s, c9 = c8 + s, c10 = c9 + s, c11 = c10 + s;
     for (int64_t r = 0; r < rounds; r++) {
         c0 = vf_fma(c0, x, y); c1 = vf_fma(c1, x, y); c2 = vf_fma(c2, x, y); c3 = vf_fma(c3, x, y);
         c4 = vf_fma(c4, x, y); c5 = vf_fma(c5, x, y); c6 = vf_fma(c6, x, y); c7 = vf_fma(c7, x, y);

@@ -132,9 +132,14 @@ static mpr_status no_rank(const Value *logits, Err *err)
     return mpri_err_advice(err, "declare the shape of that output in the model");
 }
 
-static mpr_status cross_entropy(Builder *b, const PassOptions *o, Value *logits, Value **loss)
+static mpr_status cross_entropy(PassCtx *ctx, Builder *b, Value *logits, Value **loss)
 {
+    const PassOptions *o = ctx->o;
     if (logits->shape.rank < 1) return no_rank(logits, b->err);
+    if (mpri_is(mpri_def(logits), OP_Softmax))
+        mpri_log(ctx->log, MPR_LOG_WARNING,
+                 "output '%s' is a Softmax, but cross-entropy takes logits: it is applied twice",
+                 mpri_err_name(logits->name));
     Shape shape = {.rank = logits->shape.rank - 1};
     memcpy(shape.d, logits->shape.d, (size_t)shape.rank * sizeof *shape.d);
     Value *labels;
@@ -166,18 +171,18 @@ static Value *mean_of_all(Builder *b, Value *x)
     return mpri_build1(b, OP_ReduceMean, &p, x);
 }
 
-static mpr_status mse(Builder *b, const PassOptions *o, Value *pred, Value **loss)
+static mpr_status mse(PassCtx *ctx, Builder *b, Value *pred, Value **loss)
 {
     Value *target;
-    TRY(targets(b, o, &pred, &target));
+    TRY(targets(b, ctx->o, &pred, &target));
     *loss = mpri_build2(b, OP_MseLoss, NULL, pred, target);
     return b->failed;
 }
 
-static mpr_status l1(Builder *b, const PassOptions *o, Value *pred, Value **loss)
+static mpr_status l1(PassCtx *ctx, Builder *b, Value *pred, Value **loss)
 {
     Value *target;
-    TRY(targets(b, o, &pred, &target));
+    TRY(targets(b, ctx->o, &pred, &target));
     Value *d = mpri_build2(b, OP_Sub, NULL, pred, target);
     *loss = mean_of_all(b, mpri_build1(b, OP_Abs, NULL, d));
     return b->failed;
@@ -186,10 +191,16 @@ static mpr_status l1(Builder *b, const PassOptions *o, Value *pred, Value **loss
 /* max(x, 0) - x t + log(1 + exp(-|x|)): never overflows. Max shares its gradient between equal
  * inputs, so the slope at x = 0 is 1/2 - t as it must be; Relu would give -t to a head that starts
  * at zero. */
-static mpr_status bce_with_logits(Builder *b, const PassOptions *o, Value *x, Value **loss)
+static mpr_status bce_with_logits(PassCtx *ctx, Builder *b, Value *x, Value **loss)
 {
     Value *t;
-    TRY(targets(b, o, &x, &t));
+    if (mpri_is(mpri_def(x), OP_Sigmoid)) {
+        mpri_log(ctx->log, MPR_LOG_NOTICE,
+                 "output '%s' is a Sigmoid: the loss reads the logits in front of it",
+                 mpri_err_name(x->name));
+        x = mpri_def(x)->in[0];
+    }
+    TRY(targets(b, ctx->o, &x, &t));
     Value *one = mpri_build_scalar(b, MPR_FLOAT32, 1), *zero = mpri_build_scalar(b, MPR_FLOAT32, 0);
     Value *linear = mpri_build2(b, OP_Sub, NULL, mpri_build2(b, OP_Max, NULL, x, zero),
                                 mpri_build2(b, OP_Mul, NULL, x, t));
@@ -202,7 +213,7 @@ static mpr_status bce_with_logits(Builder *b, const PassOptions *o, Value *x, Va
 
 typedef struct LossKind {
     const char *name;
-    mpr_status (*build)(Builder *b, const PassOptions *o, Value *logits, Value **loss);
+    mpr_status (*build)(PassCtx *ctx, Builder *b, Value *logits, Value **loss);
 } LossKind;
 
 static const LossKind kinds[] = {{"cross-entropy", cross_entropy},
@@ -247,14 +258,15 @@ static mpr_status unknown_loss(const char *loss, Err *err)
     return mpri_err_advice(err, "losses: cross-entropy, mse, l1, bce-with-logits, output:NAME");
 }
 
-static mpr_status build_loss(Builder *b, const PassOptions *o, Value **loss)
+static mpr_status build_loss(PassCtx *ctx, Builder *b, Value **loss)
 {
+    const PassOptions *o = ctx->o;
     if (!strncmp(o->loss, "output:", 7)) return model_loss(b, o->loss + 7, loss);
     for (int i = 0; i < N_KINDS; i++) {
         if (strcmp(o->loss, kinds[i].name)) continue;
         Value *logits;
         TRY(choose_logits(o, b->g, &logits, b->err));
-        return kinds[i].build(b, o, logits, loss);
+        return kinds[i].build(ctx, b, logits, loss);
     }
     return unknown_loss(o->loss, b->err);
 }
@@ -286,7 +298,7 @@ mpr_status mpri_pass_loss(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     if (!o->loss) return MPR_OK;
     Builder b = {.g = g, .scope = "loss", .segment = SEG_FORWARD, .err = err};
     Value *loss = NULL;
-    TRY(build_loss(&b, o, &loss));
+    TRY(build_loss(ctx, &b, &loss));
     TRY(name_loss(ctx, g, loss, err));
     *changed = true;
     return MPR_OK;

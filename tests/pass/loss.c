@@ -96,6 +96,34 @@ static void test_written_losses(void **state)
     }
 }
 
+static void hear(void *user, mpr_log_level level, const char *message)
+{
+    (void)level;
+    strncat(user, message, 255 - strlen(user));
+}
+
+/* Probabilities where logits are meant: a Sigmoid is looked through, a Softmax is warned of. */
+static void test_probabilities(void **state)
+{
+    (void)state;
+    TestGraph t;
+    char said[256] = "";
+    Log log = {hear, said};
+    run(&t, "graph \"g\" {\ninput z: f32[5,7]\np = Sigmoid(z)\noutput p = p\n}\n",
+        "bce-with-logits");
+    t.ctx.log = &log;
+    assert_true(test_graph_pass(&t, mpri_pass_loss));
+    assert_int_equal(mpri_graph_find_value(t.g, "p")->n_uses, 0);
+    assert_non_null(strstr(said, "'p' is a Sigmoid"));
+    test_graph_close(&t);
+    run(&t, "graph \"g\" {\ninput z: f32[5,7]\np = Softmax(z)\noutput p = p\n}\n", "cross-entropy");
+    t.ctx.log = &log;
+    assert_true(test_graph_pass(&t, mpri_pass_loss));
+    assert_int_equal(mpri_graph_find_value(t.g, "p")->n_uses, 1);
+    assert_non_null(strstr(said, "'p' is a Softmax"));
+    test_graph_close(&t);
+}
+
 static void test_output(void **state)
 {
     (void)state;
@@ -214,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_rewrite),
         cmocka_unit_test(test_written_losses),
+        cmocka_unit_test(test_probabilities),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

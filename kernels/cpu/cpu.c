@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #define CPU_FAMILIES(X, isa)                                                                          \
-    X(elementwise, isa) X(cast, isa) X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa)         \
+    X(matmul, isa) X(conv, isa) X(elementwise, isa) X(cast, isa) X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa)         \
     X(layout, isa) X(index, isa) X(dropout, isa) X(update, isa)
 
 #if defined(__x86_64__)

@@ -19,11 +19,12 @@ typedef struct Gemm {
     const void *a, *b;
     void *c;
     void *pre;                   /* NULL, or C before the activation, type and layout of C */
-    const void *bias;            /* NULL, or [n] */
+    const void *bias;            /* NULL, or [n] (one per column), or [m] with bias_rows */
+    bool bias_rows;
     int64_t lda, ldb, ldc;       /* elements from one stored row to the next */
     float alpha;
     GemmAct act;
-    bool add;                    /* C (f32, neither bias, act nor pre) is added to */
+    bool add;                    /* the product is added to C: f32, alpha 1, no bias, act or pre */
     int64_t batch;               /* items; C items are c_step elements apart */
     int64_t c_step;
     int batch_rank;              /* item -> index by dims, index -> elements by steps (0 where broadcast) */

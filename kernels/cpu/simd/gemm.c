@@ -104,14 +104,15 @@ VF_FN void finish_rows(DType t, GemmAct act, const Job *j, const float *tile, in
     float bias[GEMM_NR];
     for (int v = 0; v < n; v += VF_LANES) {
         int left = n - v < VF_LANES ? n - v : VF_LANES;
-        vf_store(bias + v, g->bias ? vf_ld_n(g->tbias, g->bias, col + v, left) : vf_zero());
+        vf_store(bias + v, g->bias && !g->bias_rows ? vf_ld_n(g->tbias, g->bias, col + v, left) : vf_zero());
     }
     for (int r = 0; r < mr; r++) {
         int64_t at = (i + r) * g->ldc + col;
+        vf row_bias = vf_set1(g->bias && g->bias_rows ? vf_ld1(g->tbias, g->bias, i + r) : 0.0f);
         for (int v = 0; v < n; v += VF_LANES) {
             int left = n - v;
             vf x = vf_load(tile + r * GEMM_NR + v);
-            if (g->bias) x = x + vf_load(bias + v);
+            if (g->bias) x = x + (g->bias_rows ? row_bias : vf_load(bias + v));
             if (act != GEMM_NONE) x = vf_quantize(t, x);
             if (left >= VF_LANES) {
                 if (j->pre) vf_st(t, j->pre, at + v, x);

@@ -1,0 +1,338 @@
+/* Convolution and its gradients as matrix products over gathered patches.
+ *
+ * For one image and group, with col = the patches and ck = input channels times taps,
+ *   y[co, out] = w[co, ck] col[ck, out],   dcol = w^T dy,   dw = sum over images of dy col^T.
+ * Patches keep the type of x (16-bit storage stays 16-bit) and are laid out along whichever direction copies
+ * long runs: [ck, out] when the horizontal stride is 1, [out, ck] otherwise (a patch embedding copies whole
+ * kernel rows); the product takes either. A 1x1 kernel needs no gathering. Images go in chunks of bounded size.
+ * dcol is f32, so that dx, the sum over the patches an input lies in, is rounded once. */
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd/conv.h"
+#include "runtime/op/ops.h"
+
+enum { CHUNK_ELEMENTS = 4 << 20 }; /* of gathered patches at a time */
+
+typedef struct Work {
+    ConvShape s;
+    const void *x, *dy, *w; /* as the operator has them */
+    void *y;
+    DType tx, ty;
+    bool direct;            /* x is its own patch matrix */
+    bool by_position;       /* col is [out, ck] */
+    int64_t chunk;          /* images at a time */
+    int64_t first, count;   /* images of this chunk */
+    void *col;
+    void *gemm_workspace;
+    float *sum;             /* dw in f32 where dw is not */
+} Work;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static bool is_direct(const ConvShape *s)
+{
+    return s->taps == 1 && s->sh == 1 && s->sw == 1 && s->ph == 0 && s->pw == 0 && s->in == s->out;
+}
+
+static Work work_of(const ConvShape *s)
+{
+    Work w = {.s = *s, .direct = is_direct(s), .by_position = s->sw != 1};
+    int64_t image = max64(1, s->group * s->ck * s->out);
+    w.chunk = max64(1, min64(s->n, CHUNK_ELEMENTS / image));
+    return w;
+}
+
+/* ---- gathering patches; U is an unsigned type of the element's size ---- */
+
+#define GATHER(U)                                                                                          \
+    /* One channel of one image into rows of [ck, out]. */                                                 \
+    static void rows_##U(const ConvShape *s, const U *x, U *col)                                           \
+    {                                                                                                      \
+        for (int64_t t = 0; t < s->taps; t++, col += s->out) {                                             \
+            int64_t dy = t / s->kw * s->dh - s->ph, dx = t % s->kw * s->dw - s->pw, low, high;             \
+            conv_range_(s->w, s->ow, 1, dx, &low, &high);                                                  \
+            for (int64_t oy = 0; oy < s->oh; oy++) {                                                       \
+                int64_t iy = oy * s->sh + dy;                                                              \
+                U *to = col + oy * s->ow;                                                                  \
+                if (iy < 0 || iy >= s->h || low == high) {                                                 \
+                    memset(to, 0, (size_t)s->ow * sizeof *to);                                             \
+                    continue;                                                                              \
+                }                                                                                          \
+                memset(to, 0, (size_t)low * sizeof *to);                                                   \
+                memcpy(to + low, x + iy * s->w + low + dx, (size_t)(high - low) * sizeof *to);             \
+                memset(to + high, 0, (size_t)(s->ow - high) * sizeof *to);                                 \
+            }                                                                                              \
+        }                                                                                                  \
+    }                                                                                                      \
+    /* One row of output positions of one image and group into [out, ck]. */                               \
+    static void patches_##U(const ConvShape *s, const U *x, U *col, int64_t oy)                            \
+    {                                                                                                      \
+        for (int64_t ox = 0; ox < s->ow; ox++) {                                                           \
+            int64_t ix0 = ox * s->sw - s->pw;                                                              \
+            bool inside = s->dw == 1 && ix0 >= 0 && ix0 + s->kw <= s->w;                                   \
+            for (int64_t c = 0; c < s->ci; c++)                                                            \
+                for (int64_t ky = 0; ky < s->kh; ky++, col += s->kw) {                                     \
+                    int64_t iy = oy * s->sh + ky * s->dh - s->ph;                                          \
+                    const U *row = x + c * s->in + iy * s->w;                                              \
+                    if (iy >= 0 && iy < s->h && inside) {                                                  \
+                        for (int64_t kx = 0; kx < s->kw; kx++) col[kx] = row[ix0 + kx];                    \
+                        continue;                                                                          \
+                    }                                                                                      \
+                    for (int64_t kx = 0; kx < s->kw; kx++) {                                               \
+                        int64_t ix = ix0 + kx * s->dw;                                                     \
+                        col[kx] = iy < 0 || iy >= s->h || ix < 0 || ix >= s->w ? 0 : row[ix];              \
+                    }                                                                                      \
+                }                                                                                          \
+        }                                                                                                  \
+    }
+GATHER(uint16_t)
+GATHER(uint32_t)
+#undef GATHER
+
+static void gather_tile(void *ctx, int64_t t)
+{
+    const Work *k = ctx;
+    const ConvShape *s = &k->s;
+    size_t e = mpri_dtype_size(k->tx);
+    if (k->by_position) { /* tile: image, group, row */
+        int64_t oy = t % s->oh, item = t / s->oh;
+        const char *x = (const char *)k->x + (size_t)((k->first * s->group + item) * s->ci * s->in) * e;
+        char *col = (char *)k->col + (size_t)((item * s->out + oy * s->ow) * s->ck) * e;
+        if (e == 4) patches_uint32_t(s, (const uint32_t *)x, (uint32_t *)col, oy);
+        else patches_uint16_t(s, (const uint16_t *)x, (uint16_t *)col, oy);
+        return;
+    }
+    const char *x = (const char *)k->x + (size_t)((k->first * s->group * s->ci + t) * s->in) * e;
+    char *col = (char *)k->col + (size_t)(t * s->taps * s->out) * e; /* tile: image, channel */
+    if (e == 4) rows_uint32_t(s, (const uint32_t *)x, (uint32_t *)col);
+    else rows_uint16_t(s, (const uint16_t *)x, (uint16_t *)col);
+}
+
+/* Patches of the current chunk; returns where they are. */
+static const void *gather(Work *k, Threads *threads)
+{
+    const ConvShape *s = &k->s;
+    if (k->direct)
+        return (const char *)k->x + (size_t)(k->first * s->group * s->ck * s->out) * mpri_dtype_size(k->tx);
+    int64_t tiles = k->count * s->group * (k->by_position ? s->oh : s->ci);
+    mpri_parallel(threads, tiles, gather_tile, k);
+    return k->col;
+}
+
+/* ---- the three products of one chunk ---- */
+
+static Gemm forward(const Work *k, int64_t count)
+{
+    const ConvShape *s = &k->s;
+    bool trans = k->by_position && !k->direct;
+    return (Gemm){.m = s->co, .n = s->out, .k = s->ck, .ta = MPR_FLOAT32, .tb = k->tx, .tc = k->ty, .trans_b = trans,
+                  .lda = s->ck, .ldb = trans ? s->ck : s->out, .ldc = s->out, .alpha = 1, .bias_rows = true,
+                  .batch = count, .c_step = s->group * s->co * s->out, .batch_rank = 1, .batch_dims = {count},
+                  .b_step = {s->group * s->ck * s->out}};
+}
+
+static Gemm backward_patches(const Work *k, int64_t count)
+{
+    const ConvShape *s = &k->s;
+    return (Gemm){.m = s->ck, .n = s->out, .k = s->co, .ta = MPR_FLOAT32, .tb = k->ty, .tc = MPR_FLOAT32,
+                  .trans_a = true, .lda = s->ck, .ldb = s->out, .ldc = s->out, .alpha = 1, .batch = count,
+                  .c_step = s->group * s->ck * s->out, .batch_rank = 1, .batch_dims = {count},
+                  .b_step = {s->group * s->co * s->out}};
+}
+
+static Gemm backward_weight(const Work *k)
+{
+    const ConvShape *s = &k->s;
+    bool rows = k->by_position && !k->direct;
+    return (Gemm){.m = s->co, .n = s->ck, .k = s->out, .ta = k->ty, .tb = k->tx, .tc = MPR_FLOAT32, .trans_b = !rows,
+                  .lda = s->out, .ldb = rows ? s->ck : s->out, .ldc = s->ck, .alpha = 1, .batch = 1};
+}
+
+static const void *at(const void *p, int64_t elements, DType t)
+{
+    return (const char *)p + (size_t)elements * mpri_dtype_size(t);
+}
+
+/* ---- operators ---- */
+
+static mpr_status k_conv(const KernelCall *c)
+{
+    const Tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
+    if (y->n == 0) return MPR_OK;
+    ConvShape s = conv_shape(c->params, x, w, y);
+    Work k = work_of(&s);
+    k.x = x->data;
+    k.tx = x->dtype;
+    k.ty = y->dtype;
+    k.col = c->workspace;
+    size_t col = k.direct ? 0 : (size_t)(k.chunk * s.group * s.ck * s.out) * mpri_dtype_size(k.tx);
+    k.gemm_workspace = (char *)c->workspace + align64(col);
+    const Tensor *bias = c->n_in > 2 && mpri_tensor_here(&c->in[2]) ? &c->in[2] : NULL;
+    for (k.first = 0; k.first < s.n; k.first += k.chunk) {
+        k.count = min64(k.chunk, s.n - k.first);
+        const void *patches = gather(&k, c->threads);
+        Gemm g = forward(&k, k.count);
+        g.ta = w->dtype;
+        for (int64_t i = 0; i < s.group; i++) {
+            g.a = at(w->data, i * s.co * s.ck, w->dtype);
+            g.b = at(patches, i * s.ck * s.out, k.tx);
+            g.c = (char *)y->data + (size_t)((k.first * s.group + i) * s.co * s.out) * mpri_dtype_size(k.ty);
+            if (bias) {
+                g.bias = at(bias->data, i * s.co, bias->dtype);
+                g.tbias = bias->dtype;
+            }
+            MPRI_NAME(gemm).run(&g, k.gemm_workspace, c->threads);
+        }
+    }
+    return MPR_OK;
+}
+
+/* dx of one image and channel: every input row collects the patch rows it lies in. */
+static void scatter_tile(void *ctx, int64_t t)
+{
+    const Work *k = ctx;
+    const ConvShape *s = &k->s;
+    const float *col = (const float *)k->col + t * s->taps * s->out;
+    int64_t base = (k->first * s->group * s->ci + t) * s->in;
+    float row[512];
+    for (int64_t iy = 0; iy < s->h; iy++)
+        for (int64_t x0 = 0; x0 < s->w; x0 += 512) {
+            int64_t n = min64(512, s->w - x0);
+            memset(row, 0, (size_t)n * sizeof *row);
+            for (int64_t ky = 0; ky < s->kh; ky++) {
+                int64_t oy = iy + s->ph - ky * s->dh;
+                if (oy < 0 || oy % s->sh != 0 || oy / s->sh >= s->oh) continue;
+                for (int64_t kx = 0; kx < s->kw; kx++) {
+                    const float *from = col + (ky * s->kw + kx) * s->out + oy / s->sh * s->ow;
+                    int64_t offset = kx * s->dw - s->pw - x0, low, high;
+                    conv_range_(n, s->ow, s->sw, offset, &low, &high);
+                    for (int64_t ox = low; ox < high; ox++) row[ox * s->sw + offset] += from[ox];
+                }
+            }
+            int64_t to = base + iy * s->w + x0, i = 0;
+            for (; i + VF_LANES <= n; i += VF_LANES) vf_st(k->tx, k->y, to + i, vf_load(row + i));
+            if (i < n) vf_st_n(k->tx, k->y, to + i, vf_load_n(row + i, (int)(n - i)), (int)(n - i));
+        }
+}
+
+static mpr_status k_grad_input(const KernelCall *c)
+{
+    const Tensor *dy = &c->in[0], *w = &c->in[1], *dx = &c->out[0];
+    if (dx->n == 0) return MPR_OK;
+    ConvShape s = conv_shape(c->params, dx, w, dy);
+    Work k = work_of(&s);
+    k.tx = dx->dtype;
+    k.ty = dy->dtype;
+    k.y = dx->data;
+    k.col = c->workspace;
+    k.gemm_workspace = (char *)c->workspace + align64((size_t)(k.chunk * s.group * s.ck * s.out) * sizeof(float));
+    for (k.first = 0; k.first < s.n; k.first += k.chunk) {
+        k.count = min64(k.chunk, s.n - k.first);
+        Gemm g = backward_patches(&k, k.count);
+        g.ta = w->dtype;
+        for (int64_t i = 0; i < s.group; i++) {
+            g.a = at(w->data, i * s.co * s.ck, w->dtype);
+            g.b = at(dy->data, (k.first * s.group + i) * s.co * s.out, k.ty);
+            g.c = (float *)k.col + i * s.ck * s.out;
+            MPRI_NAME(gemm).run(&g, k.gemm_workspace, c->threads);
+        }
+        mpri_parallel(c->threads, k.count * s.group * s.ci, scatter_tile, &k);
+    }
+    return MPR_OK;
+}
+
+static void convert_tile(void *ctx, int64_t t)
+{
+    const Work *k = ctx;
+    int64_t all = k->s.group * k->s.co * k->s.ck, i = t * 16384, end = min64(all, i + 16384);
+    for (; i + VF_LANES <= end; i += VF_LANES) vf_st(k->ty, k->y, i, vf_load(k->sum + i));
+    if (i < end) vf_st_n(k->ty, k->y, i, vf_load_n(k->sum + i, (int)(end - i)), (int)(end - i));
+}
+
+static mpr_status k_grad_weight(const KernelCall *c)
+{
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *dw = &c->out[0];
+    if (dw->n == 0) return MPR_OK;
+    ConvShape s = conv_shape(c->params, x, dw, dy);
+    Work k = work_of(&s);
+    k.x = x->data;
+    k.tx = x->dtype;
+    k.ty = dy->dtype;
+    k.y = dw->data;
+    k.col = c->workspace;
+    bool f32 = dw->dtype == MPR_FLOAT32;
+    char *free_space = (char *)c->workspace;
+    if (!k.direct) free_space += align64((size_t)(k.chunk * s.group * s.ck * s.out) * mpri_dtype_size(k.tx));
+    k.sum = f32 ? dw->data : (void *)free_space;
+    if (!f32) free_space += align64((size_t)dw->n * sizeof(float));
+    k.gemm_workspace = free_space;
+    if (s.n == 0 || s.out == 0) memset(k.sum, 0, (size_t)dw->n * sizeof(float));
+    for (k.first = 0; k.first < s.n && s.out > 0; k.first += k.chunk) {
+        k.count = min64(k.chunk, s.n - k.first);
+        const void *patches = gather(&k, c->threads);
+        Gemm g = backward_weight(&k);
+        for (int64_t item = 0; item < k.count * s.group; item++) {
+            g.a = at(dy->data, (k.first * s.group + item) * s.co * s.out, k.ty);
+            g.b = at(patches, item * s.ck * s.out, k.tx);
+            g.c = k.sum + item % s.group * s.co * s.ck;
+            g.add = k.first * s.group + item >= s.group;
+            MPRI_NAME(gemm).run(&g, k.gemm_workspace, c->threads);
+        }
+    }
+    if (!f32) {
+        k.ty = dw->dtype;
+        mpri_parallel(c->threads, (dw->n + 16383) / 16384, convert_tile, &k);
+    }
+    return MPR_OK;
+}
+
+/* ---- rows ---- */
+
+static size_t workspace(const KernelSig *sig, int threads)
+{
+    const Tensor *first = &sig->in[0], *second = &sig->in[1], *out = &sig->out[0];
+    const Tensor *x = sig->op == OP_Conv ? first : sig->op == OP_ConvGradInput ? out : second;
+    const Tensor *w = sig->op == OP_ConvGradWeight ? out : second, *y = sig->op == OP_Conv ? out : first;
+    ConvShape s = conv_shape(sig->params, x, w, y);
+    Work k = work_of(&s);
+    k.tx = x->dtype;
+    k.ty = y->dtype;
+    size_t patches = (size_t)(k.chunk * s.group * s.ck * s.out), bytes;
+    if (sig->op == OP_ConvGradInput) {
+        Gemm g = backward_patches(&k, k.chunk);
+        return align64(patches * sizeof(float)) + MPRI_NAME(gemm).workspace(&g, threads);
+    }
+    bytes = k.direct ? 0 : align64(patches * mpri_dtype_size(k.tx));
+    Gemm g = sig->op == OP_Conv ? forward(&k, k.chunk) : backward_weight(&k);
+    if (sig->op == OP_ConvGradWeight && w->dtype != MPR_FLOAT32) bytes += align64((size_t)w->n * sizeof(float));
+    return bytes + MPRI_NAME(gemm).workspace(&g, threads);
+}
+
+static const char *refuse(const KernelSig *sig)
+{
+    for (int i = 0; i < sig->n_in; i++)
+        if (mpri_tensor_here(&sig->in[i]) && !vf_can(sig->in[i].dtype)) return "types other than f32, f16, bf16";
+    if (!vf_can(sig->out[0].dtype)) return "types other than f32, f16, bf16";
+    if (sig->in[0].rank < 3 || sig->in[0].rank > 4) return "neither one nor two spatial dims";
+    return NULL;
+}
+
+/* Each of the three: output positions times output channels times the weights of one output channel. */
+static double flops(const KernelSig *sig)
+{
+    const Tensor *w = sig->op == OP_ConvGradWeight ? &sig->out[0] : &sig->in[1];
+    const Tensor *y = sig->op == OP_Conv ? &sig->out[0] : &sig->in[0];
+    return w->n ? 2.0 * (double)y->n * (double)(w->n / w->dims[0]) : 0;
+}
+
+#define ENTRY(Op, function, text)                                                                  \
+    {.op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = function, .refuse = refuse, \
+     .workspace = workspace, .flops = flops}
+static const KernelRow rows[] = {
+    ENTRY(Conv, k_conv, "conv"),
+    ENTRY(ConvGradInput, k_grad_input, "convgradinput"),
+    ENTRY(ConvGradWeight, k_grad_weight, "convgradweight"),
+};
+
+const KernelTable MPRI_NAME(cpu_conv) = {rows, sizeof rows / sizeof rows[0]};

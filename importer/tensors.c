@@ -119,7 +119,7 @@ static mpr_status check_header(const Import *im, const TensorForm *t, TensorData
         return mpri_err_advice(err, "raise mpr_limits.memory_bytes");
     }
     out->rank = (int)p->n_dims;
-    memcpy(out->dims, p->dims, p->n_dims * sizeof *p->dims);
+    if (p->n_dims) memcpy(out->dims, p->dims, p->n_dims * sizeof *p->dims);
     return MPR_OK;
 }
 

@@ -137,15 +137,13 @@ const OpDef mpri_op_Sum = {
     .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_sum, .grad = mpri_op_grad_add,
 };
 
-/* The exponent carries no gradient: a trained exponent is unknown in practice, and a constant one that
- * looks like a parameter (a rank-1 initializer of LayerNorm's square) must not be trained. */
 const OpDef mpri_op_Pow = {
     MPRI_OP(Pow, "", "elementwise"), .help = "a ^ b; type of a",
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,
     PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),
     .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
     .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_pow,
-    .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_pow, .nondiff_in = 2,
+    .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_pow,
 };
 const OpDef mpri_op_Mod = {
     MPRI_OP(Mod, "", "elementwise"), .help = "remainder: sign of the divisor, or of the dividend with fmod",

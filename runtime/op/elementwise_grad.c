@@ -53,26 +53,42 @@ static bool scalar_constant(const Value *v, double *out)
     return true;
 }
 
-/* dy * e * x^(e-1), and 0 where e is 0: x^-1 would be infinite at x = 0. */
-mpr_status mpri_op_grad_pow(GradCtx *c)
+/* e * x^(e-1), and 0 where e is 0: x^-1 would be infinite at x = 0. NULL: the slope is 1. */
+static Value *pow_base_slope(GradCtx *c, Value *x, Value *e)
 {
-    if (!grad_needs(c, 0)) return MPR_OK;
     Builder *b = c->b;
-    Value *x = grad_in(c, 0), *e = grad_in(c, 1), *slope;
     double v;
     if (scalar_constant(e, &v)) {
-        if (v == 0) return MPR_OK;
-        if (v == 1) slope = NULL;
-        else if (v == 2) slope = mpri_op_grad_scale(c, x, 2);
-        else if (v == 3) slope = mpri_op_grad_scale(c, mul(c, x, x), 3);
-        else slope = mpri_op_grad_scale(c, mpri_op_grad_binary(c, OP_Pow, x, mpri_build_scalar(b, x->dtype, v - 1)), v);
-        c->dx[0] = v == 1 ? dy0(c) : mul(c, dy0(c), slope);
-        return mpri_op_grad_done(c);
+        Value *less = mpri_build_scalar(b, x->dtype, v - 1);
+        if (v == 0) return mpri_op_grad_zero(c, x);
+        if (v == 1) return NULL;
+        if (v == 2) return mpri_op_grad_scale(c, x, 2);
+        if (v == 3) return mpri_op_grad_scale(c, mul(c, x, x), 3);
+        return mpri_op_grad_scale(c, mpri_op_grad_binary(c, OP_Pow, x, less), v);
     }
     Value *ex = mpri_build_cast(b, e, x->dtype), *one = mpri_build_scalar(b, x->dtype, 1);
-    Value *zero = mpri_op_grad_zero(c, x);
-    slope = mul(c, ex, mpri_op_grad_binary(c, OP_Pow, x, mpri_op_grad_binary(c, OP_Sub, ex, one)));
-    c->dx[0] = mul(c, dy0(c), where(c, mpri_op_grad_binary(c, OP_Equal, ex, zero), zero, slope));
+    Value *zero = mpri_op_grad_zero(c, x), *less = mpri_op_grad_binary(c, OP_Sub, ex, one);
+    Value *slope = mul(c, ex, mpri_op_grad_binary(c, OP_Pow, x, less));
+    return where(c, mpri_op_grad_binary(c, OP_Equal, ex, zero), zero, slope);
+}
+
+/* y log x, and 0 where x is 0 and e >= 0. */
+static Value *pow_exponent_slope(GradCtx *c, Value *x, Value *e)
+{
+    Value *zero = mpri_op_grad_zero(c, x), *ex = mpri_build_cast(c->b, e, x->dtype);
+    Value *flat = mpri_op_grad_binary(c, OP_And, mpri_op_grad_binary(c, OP_Equal, x, zero),
+                                      mpri_op_grad_binary(c, OP_GreaterOrEqual, ex, zero));
+    return where(c, flat, zero, mul(c, out0(c), mpri_op_grad_unary(c, OP_Log, x)));
+}
+
+mpr_status mpri_op_grad_pow(GradCtx *c)
+{
+    Value *x = grad_in(c, 0), *e = grad_in(c, 1);
+    if (grad_needs(c, 0)) {
+        Value *slope = pow_base_slope(c, x, e);
+        c->dx[0] = slope ? mul(c, dy0(c), slope) : dy0(c);
+    }
+    if (grad_needs(c, 1)) c->dx[1] = mul(c, dy0(c), pow_exponent_slope(c, x, e));
     return mpri_op_grad_done(c);
 }
 

@@ -12,20 +12,23 @@ static const AttrRow layer_norm_attrs[] = {
     ATTR_END,
 };
 
-/* scale and bias hold one element per normalised position. Leading ones are accepted. */
+/* Shape of the normalised axes. */
+static Shape row_shape(const Shape *x, int axis)
+{
+    Shape row = {.rank = x->rank - axis};
+    for (int i = 0; i < row.rank; i++) row.d[i] = x->d[axis + i];
+    return row;
+}
+
+/* scale and bias broadcast to a row; leading ones beyond its rank are accepted. */
 static mpr_status check_weight(InferCtx *c, int k, const Shape *x, int axis)
 {
     const Shape *w = op_shape(c, k);
     if (!op_in(c, k) || w->rank < 0) return MPR_OK;
-    Shape want = {.rank = x->rank - axis};
-    for (int i = 0; i < want.rank; i++) want.d[i] = x->d[axis + i];
-    int extra = w->rank - want.rank;
-    for (int i = 0; i < extra && w->d[i] == 1 && want.rank < MPRI_MAX_RANK; i++) {
-        for (int j = want.rank; j > 0; j--) want.d[j] = want.d[j - 1];
-        want.d[0] = 1;
-        want.rank++;
-    }
-    return mpri_op_expect_shape(c, k, &want, k == 1 ? "scale" : "bias");
+    Shape row = row_shape(x, axis), want = {.rank = w->rank > row.rank ? w->rank : row.rank};
+    int extra = want.rank - row.rank;
+    for (int i = 0; i < want.rank; i++) want.d[i] = i < extra ? 1 : row.d[i - extra];
+    return mpri_op_expect_broadcast_to(c, k, &want, k == 1 ? "scale" : "bias");
 }
 
 static mpr_status statistics_shape(InferCtx *c, const Shape *x, int *axis, Shape *out)
@@ -71,7 +74,7 @@ static mpr_status infer_layer_norm_grad(InferCtx *c)
     const LayerNormParams *p = c->n->params;
     const Shape *x = op_shape(c, 1);
     DType wide = mpri_op_wide(op_type(c, 1)), t;
-    Shape stats = mpri_op_unknown;
+    Shape stats = mpri_op_unknown, row = mpri_op_unknown;
     int axis;
     TRY(mpri_op_mixed_type(c, 1, 2, TS_FLOAT, p->out_dtype, &t));
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
@@ -79,27 +82,63 @@ static mpr_status infer_layer_norm_grad(InferCtx *c)
     if (wide != MPR_DTYPE_NONE)
         for (int k = 3; k < 5; k++) TRY(mpri_op_check_type(c, k, TS(wide)));
     TRY(mpri_op_expect_shape(c, 0, x, "cotangent"));
-    if (x->rank >= 0) TRY(statistics_shape(c, x, &axis, &stats));
+    if (x->rank >= 0) {
+        TRY(statistics_shape(c, x, &axis, &stats));
+        row = row_shape(x, axis);
+    }
     TRY(mpri_op_expect_shape(c, 3, &stats, "mean"));
     TRY(mpri_op_expect_shape(c, 4, &stats, "inverse deviation"));
     TRY(mpri_infer_set(c, 0, t, x));
-    TRY(mpri_infer_set(c, 1, wide, op_shape(c, 2)));
-    return mpri_infer_set(c, 2, wide, op_shape(c, 2));
+    TRY(mpri_infer_set(c, 1, wide, &row));
+    return mpri_infer_set(c, 2, wide, &row);
+}
+
+/* The gradient of one row of weights, in the weight's own shape when only ones differ. */
+static Value *weight_grad(GradCtx *c, Value *row, const Value *weight)
+{
+    bool same = row && mpri_shape_elements(&row->shape) == mpri_shape_elements(&weight->shape);
+    return same ? mpri_op_grad_reshape_like(c, row, weight) : row;
+}
+
+/* What flows into x through the statistics, which other nodes may read: d mean / dx = 1 / N and
+ * d invstd / dx = -invstd^3 (x - mean) / N. Computed in the type of the statistics. */
+static Value *statistics_grad(GradCtx *c, Value *mean, Value *inv, Value *dmean, Value *dinv)
+{
+    const LayerNormParams *p = c->n->params;
+    Value *x = grad_in(c, 0), *dx = NULL;
+    double n = 1;
+    for (int i = (int)(p->axis < 0 ? p->axis + x->shape.rank : p->axis); i < x->shape.rank; i++)
+        n *= (double)x->shape.d[i];
+    if (n == 0) return NULL;
+    if (dmean) dx = mpri_op_grad_expand_like(c, mpri_op_grad_scale(c, dmean, 1 / n), x);
+    if (dinv) {
+        Value *centred = mpri_op_grad_binary(c, OP_Sub, mpri_build_cast(c->b, x, mean->dtype), mean);
+        Value *cube = mpri_op_grad_binary(c, OP_Mul, inv, mpri_op_grad_binary(c, OP_Mul, inv, inv));
+        Value *slope = mpri_op_grad_scale(c, mpri_op_grad_binary(c, OP_Mul, dinv, cube), -1 / n);
+        Value *part = mpri_op_grad_binary(c, OP_Mul, centred, slope);
+        dx = dx ? mpri_op_grad_binary(c, OP_Add, dx, part) : part;
+    }
+    return mpri_build_cast(c->b, dx, x->dtype);
 }
 
 static mpr_status grad_layer_norm(GradCtx *c)
 {
-    const LayerNormParams *forward = c->n->params;
-    LayerNormParams p = *forward;
-    Value *mean, *invstd, *out[3];
+    LayerNormParams p = *(const LayerNormParams *)c->n->params;
+    /* read before outputs are added: dy covers the outputs that were there */
+    Value *mean, *inv, *dmean = grad_dy(c, 1), *dinv = grad_dy(c, 2), *out[3] = {NULL};
     p.out_dtype = MPR_DTYPE_NONE;
-    TRY(mpri_op_grad_only_first(c));
+    TRY(mpri_op_grad_const_shape(c, grad_in(c, 0)));
     TRY(mpri_op_grad_output(c, 1, &mean));
-    TRY(mpri_op_grad_output(c, 2, &invstd));
-    mpri_build(c->b, OP_LayerNormGrad, &p, 5,
-               (Value *const[]){c->dy[0], grad_in(c, 0), grad_in(c, 1), mean, invstd}, 3, out);
-    for (int k = 0; k < c->n->n_in && k < 3; k++)
-        if (grad_needs(c, k)) c->dx[k] = out[k];
+    TRY(mpri_op_grad_output(c, 2, &inv));
+    if (c->dy[0])
+        mpri_build(c->b, OP_LayerNormGrad, &p, 5,
+                   (Value *const[]){c->dy[0], grad_in(c, 0), grad_in(c, 1), mean, inv}, 3, out);
+    if (grad_needs(c, 0)) {
+        Value *more = statistics_grad(c, mean, inv, dmean, dinv);
+        c->dx[0] = out[0] && more ? mpri_op_grad_binary(c, OP_Add, out[0], more) : out[0] ? out[0] : more;
+    }
+    for (int k = 1; k < 3; k++)
+        if (grad_needs(c, k)) c->dx[k] = weight_grad(c, out[k], grad_in(c, k));
     return mpri_op_grad_done(c);
 }
 

@@ -67,9 +67,9 @@ typedef struct SoftmaxParams {
 } SoftmaxParams;
 
 /* LayerNormalization(x, scale, bias?) -> y, mean?, invstd?; statistics are f32 (f64 for f64 x), shape of x
- * with ones from axis on; scale and bias may be f32 with a low x.
- * LayerNormGrad(dy, x, scale, mean, invstd) -> dx (type of x), dscale, dbias (f32, or f64; shape of scale).
- * dx and dscale, dbias may be absent outputs. */
+ * with ones from axis on; scale and bias may be f32 with a low x, and broadcast to the normalised axes.
+ * LayerNormGrad(dy, x, scale, mean, invstd) -> dx (type of x), dscale, dbias (f32, or f64; shape of the
+ * normalised axes). Each output may be absent. */
 typedef struct LayerNormParams {
     int64_t axis;
     float epsilon;

@@ -140,7 +140,8 @@ Value *mpri_op_grad_unary(GradCtx *c, int op, Value *a);
 Value *mpri_op_grad_scale(GradCtx *c, Value *a, double factor); /* a * factor */
 /* Reduce over axes (ReduceSum, ReduceProd …), keeping dims. */
 Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *axes);
-/* Output `index` of the forward node, added to it when it was not wanted before. */
+/* Output `index` of the forward node, added to it when it was not wanted before. The array dy of the
+ * context keeps its length: read cotangents first. */
 mpr_status mpri_op_grad_output(GradCtx *c, int index, Value **out);
 /* Cotangents other than that of output 0 are not supported: MPR_E_NOT_DIFFERENTIABLE. */
 mpr_status mpri_op_grad_only_first(GradCtx *c);

@@ -108,7 +108,10 @@ static mpr_status contribute(Sweep *s, Value *v, Value *dx, const char *from)
     }
     dx = fit(&b, dx, v, param ? master_type(s) : v->dtype);
     TRY(b.failed);
-    if (s->path.of_param[v->id] && !param) return differentiate(s, v->def, &dx);
+    if (s->path.of_param[v->id] && !param)
+        /* A cast is passed as it is: its source, or the slot at the end, takes what it needs. */
+        return mpri_is(v->def, OP_Cast) ? contribute(s, v->def->in[0], dx, from)
+                                        : differentiate(s, v->def, &dx);
     Value *old = s->cot[v->id];
     s->cot[v->id] = old ? mpri_build2(&b, OP_Add, NULL, old, dx) : dx;
     return b.failed;

@@ -7,43 +7,18 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "runtime/base/rng.h"
 #include "runtime/ir/text_form.h"
 
 #define MAX_OUTPUTS 4
 
 typedef struct Case {
     TestGraph t;
-    Tensor *at; /* by value id */
+    TestValues v;
     const char *names[MAX_OUTPUTS];
     char text[4096];
 } Case;
 
 static bool operator_seen[OP_COUNT];
-
-static void evaluate(Case *c, bool backward)
-{
-    for (Node *n = c->t.g->first; n; n = n->next) {
-        if (n->segment == SEG_BACKWARD && !backward) break;
-        Tensor in[16] = {{0}}, out[8] = {{0}};
-        for (int k = 0; k < n->n_in; k++)
-            if (n->in[k]) in[k] = c->at[n->in[k]->id];
-        assert_ok(mpri_eval_node(&c->t.ref, n, in, out, &c->t.scratch, &c->t.err), &c->t.err);
-        for (int i = 0; i < n->n_out; i++)
-            if (n->out[i]) c->at[n->out[i]->id] = out[i];
-    }
-}
-
-static void place(Case *c, const Value *v)
-{
-    Tensor *t = &c->at[v->id];
-    *t = (Tensor){.dtype = v->dtype, .rank = v->shape.rank, .n = mpri_shape_elements(&v->shape)};
-    for (int k = 0; k < t->rank; k++) t->dims[k] = v->shape.d[k];
-    t->data = v->kind == VAL_CONST
-                  ? (void *)v->data
-                  : mpri_arena_array(&c->t.arena, (size_t)t->n, mpri_dtype_size(t->dtype));
-    assert_non_null(t->data);
-}
 
 /* Parse, differentiate every float output with respect to every float input. */
 static void open_case(Case *c, const char *text, double low, double high)
@@ -62,35 +37,25 @@ static void open_case(Case *c, const char *text, double low, double high)
             c->names[o->n_seeds++] = g->outputs[i].name;
     for (Node *n = g->first; n; n = n->next) operator_seen[n->op->id] = true;
     test_graph_pass(&c->t, mpri_pass_autodiff);
-    c->at = ARENA_ARRAY(&c->t.arena, Tensor, g->n_values);
-    assert_non_null(c->at);
-    uint64_t stream = 1;
-    for (int i = 0; i < g->n_values; i++) {
-        const Value *v = g->values[i];
-        if (v->kind != VAL_INPUT && v->kind != VAL_CONST) continue;
-        if (v->kind == VAL_CONST && !v->n_uses && !v->n_outputs) continue;
-        place(c, v);
-        if (v->kind != VAL_INPUT) continue;
-        bool seed = strncmp(v->name, "cotangent:", 10) == 0;
-        for (int64_t k = 0; k < c->at[i].n; k++) {
-            double u = mpri_rng_uniform(7, stream, (uint64_t)k);
-            mpri_store_f64(v->dtype, c->at[i].data, k, seed ? 2 * u - 1 : low + (high - low) * u);
-        }
-        stream++;
+    test_values_open(&c->v, &c->t);
+    for (int i = 0; i < g->n_inputs; i++) {
+        const Value *x = g->inputs[i].value;
+        bool seed = strncmp(x->name, "cotangent:", 10) == 0;
+        test_values_fill(&c->v, x, seed ? -1 : low, seed ? 1 : high);
     }
 }
 
 static double objective(Case *c)
 {
     double sum = 0;
-    evaluate(c, false);
+    test_values_run(&c->v, false);
     for (int s = 0; s < c->t.o.n_seeds; s++) {
         char name[64];
         snprintf(name, sizeof name, "cotangent:%s", c->names[s]);
-        const Tensor *dy = &c->at[mpri_graph_find_value(c->t.g, name)->id], *y = NULL;
+        const Tensor *dy = &c->v.at[mpri_graph_find_value(c->t.g, name)->id], *y = NULL;
         for (int i = 0; i < c->t.g->n_outputs; i++)
             if (strcmp(c->t.g->outputs[i].name, c->names[s]) == 0)
-                y = &c->at[c->t.g->outputs[i].value->id];
+                y = &c->v.at[c->t.g->outputs[i].value->id];
         for (int64_t k = 0; k < y->n; k++)
             sum += mpri_load_f64(dy->dtype, dy->data, k) * mpri_load_f64(y->dtype, y->data, k);
     }
@@ -107,7 +72,7 @@ static Tensor gradient_of(Case *c, const Value *x)
             const Value *dx = c->t.g->outputs[i].value;
             assert_int_equal(dx->dtype, x->dtype);
             assert_true(mpri_shape_equal(&dx->shape, &x->shape));
-            return c->at[dx->id];
+            return c->v.at[dx->id];
         }
     fail_msg("no gradient of %s", x->name);
     return (Tensor){0};
@@ -133,9 +98,9 @@ static void check_range(const char *text, double low, double high)
     for (int i = 0; i < c->t.g->n_inputs; i++) {
         const Value *v = c->t.g->inputs[i].value;
         if (v->dtype != MPR_FLOAT64 || strncmp(v->name, "cotangent:", 10) == 0) continue;
-        for (int64_t k = 0; k < c->at[v->id].n; k++) {
-            double want = difference(c, (double *)c->at[v->id].data + k);
-            evaluate(c, true);
+        for (int64_t k = 0; k < c->v.at[v->id].n; k++) {
+            double want = difference(c, (double *)c->v.at[v->id].data + k);
+            test_values_run(&c->v, true);
             Tensor dx = gradient_of(c, v);
             double got = ((const double *)dx.data)[k];
             if (!(fabs(got - want) <= 1e-6 * (1 + fabs(want)))) {
@@ -145,7 +110,7 @@ static void check_range(const char *text, double low, double high)
             }
             mpri_arena_reset(&c->t.scratch);
         }
-        evaluate(c, true);
+        test_values_run(&c->v, true);
         gradient_of(c, v); /* type and shape, also of empty tensors */
         mpri_arena_reset(&c->t.scratch);
     }
@@ -393,9 +358,9 @@ static void stated(const char *call, int n, const double *x, const double *want)
     open_case(c, text, 0, 1);
     const Value *v = mpri_graph_find_value(c->t.g, "x");
     const Value *dy = mpri_graph_find_value(c->t.g, "cotangent:y");
-    memcpy(c->at[v->id].data, x, (size_t)n * sizeof *x);
-    for (int64_t k = 0; k < c->at[dy->id].n; k++) ((double *)c->at[dy->id].data)[k] = 1;
-    evaluate(c, true);
+    memcpy(c->v.at[v->id].data, x, (size_t)n * sizeof *x);
+    for (int64_t k = 0; k < c->v.at[dy->id].n; k++) ((double *)c->v.at[dy->id].data)[k] = 1;
+    test_values_run(&c->v, true);
     Tensor dx = gradient_of(c, v);
     for (int k = 0; k < n; k++)
         if (((const double *)dx.data)[k] != want[k])

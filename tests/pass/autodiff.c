@@ -181,12 +181,12 @@ static void parameters_as_outputs(void **state)
                           "--- backward\n"
                           "grad:/y/Mul: f16[2] = Mul(cotangent:y, c) @ \"grad:/y/Mul\"\n"
                           "grad:/y/Mul_1: f16[2] = Mul(cotangent:y, a) @ \"grad:/y/Mul\"\n"
-                          "grad:/c/Cast: f32[2] = Cast(grad:/y/Mul_1) {to=f32} @ \"grad:/c/Cast\"\n"
+                          "grad:/y/Cast: f32[2] = Cast(grad:/y/Mul_1) {to=f32} @ \"grad:/y/Cast\"\n"
                           "grad:/a/Mul: f16[2] = Mul(grad:/y/Mul, x) @ \"grad:/a/Mul\"\n"
-                          "grad:/c/Cast_1: f32[2] = Cast(grad:/a/Mul) {to=f32} @ \"grad:/c/Cast\"\n"
-                          "grad:/c/Add: f32[2] = Add(grad:/c/Cast, grad:/c/Cast_1) @ \"grad:/c/Add\"\n"
+                          "grad:/a/Cast: f32[2] = Cast(grad:/a/Mul) {to=f32} @ \"grad:/a/Cast\"\n"
+                          "grad:/a/Add: f32[2] = Add(grad:/y/Cast, grad:/a/Cast) @ \"grad:/a/Add\"\n"
                           "output y = y\n"
-                          "output grad:p = grad:/c/Add\n"
+                          "output grad:p = grad:/a/Add\n"
                           "}\n");
     test_graph_close(&t);
 }

@@ -31,4 +31,16 @@ bool test_graph_pass(TestGraph *t, PassFn fn);
 void test_graph_compare(TestGraph *t, const char *text, const char *file, int line);
 void test_graph_close(TestGraph *t);
 
+/* Values of a graph, computed node by node with the reference kernels. */
+typedef struct TestValues {
+    TestGraph *t;
+    Tensor *at; /* by value id */
+} TestValues;
+/* Memory for inputs, constants and slots (slots hold their first contents), from the graph's arena. */
+void test_values_open(TestValues *v, TestGraph *t);
+/* Numbers in [low, high) for an input: a function of its name, so two graphs get the same. */
+void test_values_fill(TestValues *v, const Value *x, double low, double high);
+/* All nodes, or the forward segment only. Results live until the scratch arena is reset. */
+void test_values_run(TestValues *v, bool backward);
+
 #endif

@@ -191,7 +191,7 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
     v->text = keep(text);
     v->set = true;
     if (row->kind == CLI_LIST) {
-        v->list = realloc(v->list, sizeof *v->list * (size_t)(v->n_list + 2));
+        v->list = realloc(v->list, sizeof *v->list * ((size_t)v->n_list + 2));
         if (!v->list) { fputs("no memory\n", stderr); exit(6); }
         v->list[v->n_list++] = v->text;
         v->list[v->n_list] = NULL;
@@ -262,7 +262,8 @@ static int read_environment(Cli *cli)
 /* '_' -> '-' in long flag names; values of lists become repeated flags; --flag=value of a boolean. */
 static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_out)
 {
-    const char **v = calloc((size_t)argc * 2 + 2, sizeof *v);
+    if (argc < 1) argc = 1;
+    const char **v = calloc((size_t)argc * 2 + 2, sizeof *v); /* a word becomes two at most */
     int n = 0;
     bool plain = false;
     if (!v) { fputs("no memory\n", stderr); exit(6); }
@@ -290,11 +291,6 @@ static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_
         } else if (cli->rows[row].kind == CLI_LIST) {
             int taken = 0;
             while (i + 1 < argc && strncmp(argv[i + 1], "--", 2) && !(argv[i + 1][0] == '-' && isalpha((unsigned char)argv[i + 1][1]))) {
-                if (taken || argc * 2 < n + 4) {
-                    const char **more = realloc(v, sizeof *v * (size_t)(argc * 2 + 4 + n * 2));
-                    if (!more) { fputs("no memory\n", stderr); exit(6); }
-                    v = more;
-                }
                 v[n++] = name;
                 v[n++] = argv[++i];
                 taken++;
@@ -312,8 +308,8 @@ static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_
 
 static int parse_flags(Cli *cli, int argc, const char **argv)
 {
-    struct poptOption *table = calloc((size_t)cli->n_rows + 1, sizeof *table);
-    bool *fresh = calloc((size_t)cli->n_rows, sizeof *fresh);
+    struct poptOption *table = calloc((size_t)(unsigned)cli->n_rows + 1, sizeof *table);
+    bool *fresh = calloc((size_t)(unsigned)cli->n_rows, sizeof *fresh);
     if (!table || !fresh) { fputs("no memory\n", stderr); exit(6); }
     for (int i = 0; i < cli->n_rows; i++)
         table[i] = (struct poptOption){.longName = cli->rows[i].name, .shortName = cli->rows[i].short_name,
@@ -333,11 +329,9 @@ static int parse_flags(Cli *cli, int argc, const char **argv)
         else code = cli_usage(cli, "see --help", "%s: %s", bad, poptStrerror(rc));
     }
     const char **rest = poptGetArgs(pc);
-    for (int n = 0; !code && rest && rest[n]; n++) {
-        cli->args = realloc(cli->args, sizeof *cli->args * (size_t)(cli->n_args + 1));
-        if (!cli->args) { fputs("no memory\n", stderr); exit(6); }
-        cli->args[cli->n_args++] = keep(rest[n]);
-    }
+    cli->args = calloc((size_t)argc + 1, sizeof *cli->args);
+    if (!cli->args) { fputs("no memory\n", stderr); exit(6); }
+    for (int n = 0; !code && rest && rest[n] && n < argc; n++) cli->args[cli->n_args++] = keep(rest[n]);
     poptFreeContext(pc);
     free(table);
     free(fresh);
@@ -418,7 +412,7 @@ static void print_config(const Cli *cli)
 
 int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
 {
-    int own = count_rows(rows), common = count_rows(common_rows), code, n;
+    int own = count_rows(rows), common = count_rows(common_rows), code, n = 0;
     const char **words = NULL;
     *done = false;
     for (int i = 1; i < argc; i++)

@@ -10,7 +10,7 @@ typedef struct Reader {
     int depth;      /* 0 before the mapping, 1 in it, 2 in a list */
     char key[128];
     bool have_key;
-    char seen[128][64];
+    char seen[128][128];
     int n_seen;
 } Reader;
 
@@ -22,13 +22,13 @@ static bool say(char *problem, size_t size, int line, const char *text, const ch
 
 static bool seen_before(Reader *r, const char *key)
 {
-    char name[64];
-    snprintf(name, sizeof name, "%s", key);
+    char name[128];
+    snprintf(name, sizeof name, "%.127s", key);
     for (char *p = name; *p; p++)
         if (*p == '_') *p = '-';
     for (int i = 0; i < r->n_seen; i++)
         if (!strcmp(r->seen[i], name)) return true;
-    if (r->n_seen < 128) snprintf(r->seen[r->n_seen++], 64, "%s", name);
+    if (r->n_seen < 128) memcpy(r->seen[r->n_seen++], name, sizeof name);
     return false;
 }
 

@@ -1,18 +1,20 @@
-/* Cast and Identity. The gradient of a cast is the cast back, so the backward pass runs in the types of
- * the forward pass. */
+/* Cast and Identity. The gradient of a cast is the cast back, so the backward pass runs in the
+ * types of the forward pass. */
 #include "runtime/op/rules.h"
 
 static const AttrRow cast_attrs[] = {
     ATTR(CastParams, to, "to", DTYPE, .required = true),
     ATTR_FLAG(CastParams, saturate, "saturate", 1),
-    ATTR(CastParams, round_mode, "round_mode", STRING, .def_string = "up", .choices = "up|down|nearest"),
+    ATTR(CastParams, round_mode, "round_mode", STRING, .def_string = "up",
+         .choices = "up|down|nearest"),
     ATTR_END,
 };
 
 static void cast_content(InferCtx *c, DType to)
 {
     int64_t n, v;
-    if (op_type(c, 0) != MPR_INT64 && op_type(c, 0) != MPR_INT32 && op_type(c, 0) != MPR_BOOL) return;
+    if (op_type(c, 0) != MPR_INT64 && op_type(c, 0) != MPR_INT32 && op_type(c, 0) != MPR_BOOL)
+        return;
     if (to == MPR_INT64 || to == MPR_INT32) {
         mpri_op_content_copy(c);
         return;
@@ -29,9 +31,11 @@ static mpr_status infer_cast(InferCtx *c)
 {
     const CastParams *p = c->n->params;
     if (p->to <= MPR_DTYPE_NONE || p->to > MPR_BFLOAT16) {
-        (void)mpri_err_set(c->err, MPR_E_TYPE, "attribute to is %lld; allowed: element types 1 to %d",
-                           (long long)p->to, MPR_BFLOAT16);
-        return mpri_err_advice(c->err, "8-bit and 4-bit floats are not supported: export without quantisation");
+        (void)mpri_err_set(c->err, MPR_E_TYPE,
+                           "attribute to is %lld; allowed: element types 1 to %d", (long long)p->to,
+                           MPR_BFLOAT16);
+        return mpri_err_advice(
+            c->err, "8-bit and 4-bit floats are not supported: export without quantisation");
     }
     TRY(mpri_infer_set(c, 0, (DType)p->to, op_shape(c, 0)));
     cast_content(c, (DType)p->to);

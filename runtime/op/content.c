@@ -1,8 +1,9 @@
-/* Contents of small integer tensors as Dims: shape arithmetic of exporters becomes symbolic arithmetic.
+/* Contents of small integer tensors as Dims: shape arithmetic of exporters becomes symbolic
+ * arithmetic.
  *
- * Booleans are 0 and 1. An element that cannot be expressed becomes a fresh atom, so one unknown element
- * does not lose its neighbours. Symbols stand for values >= 0, which decides comparisons with negative
- * numbers: Equal(dim, -1) in Where(Equal(shape, -1), …) is false. */
+ * Booleans are 0 and 1. An element that cannot be expressed becomes a fresh atom, so one unknown
+ * element does not lose its neighbours. Symbols stand for values >= 0, which decides comparisons
+ * with negative numbers: Equal(dim, -1) in Where(Equal(shape, -1), …) is false. */
 #include "runtime/op/rules.h"
 
 #include <string.h>
@@ -169,7 +170,8 @@ typedef struct Operand {
 static bool operand(InferCtx *c, int k, Operand *o)
 {
     int64_t n;
-    if (!op_in(c, k) || !holds_content(op_type(c, k)) || !mpri_shape_const(op_shape(c, k))) return false;
+    if (!op_in(c, k) || !holds_content(op_type(c, k)) || !mpri_shape_const(op_shape(c, k)))
+        return false;
     o->shape = op_shape(c, k);
     o->d = mpri_infer_content(c, k, &n);
     return o->d && n == mpri_shape_elements(o->shape);
@@ -224,7 +226,8 @@ void mpri_op_content_where(InferCtx *c)
     Dim *r = n < 0 ? NULL : mpri_op_content_alloc(c, n);
     if (!r || !operand(c, 0, &cond) || !operand(c, 1, &x) || !operand(c, 2, &y)) return;
     for (int64_t i = 0; i < n; i++)
-        r[i] = select_dim(c->sym, operand_at(&cond, out, i), operand_at(&x, out, i), operand_at(&y, out, i));
+        r[i] = select_dim(c->sym, operand_at(&cond, out, i), operand_at(&x, out, i),
+                          operand_at(&y, out, i));
     mpri_infer_set_content(c, 0, n, r);
 }
 
@@ -245,7 +248,8 @@ void mpri_op_content_not(InferCtx *c)
     const Dim *d = op_in(c, 0) ? mpri_infer_content(c, 0, &n) : NULL;
     Dim *r = d ? mpri_op_content_alloc(c, n) : NULL;
     if (!r) return;
-    for (int64_t i = 0; i < n; i++) r[i] = d[i] == 0 || d[i] == 1 ? 1 - d[i] : mpri_dim_fresh(c->sym);
+    for (int64_t i = 0; i < n; i++)
+        r[i] = d[i] == 0 || d[i] == 1 ? 1 - d[i] : mpri_dim_fresh(c->sym);
     mpri_infer_set_content(c, 0, n, r);
 }
 

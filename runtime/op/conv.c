@@ -3,14 +3,16 @@
 
 #include <string.h>
 
-#define CONV_ROWS                                                                                        \
-    ATTR(ConvParams, auto_pad, "auto_pad", STRING, .def_string = "NOTSET",                               \
-         .choices = "NOTSET|SAME_UPPER|SAME_LOWER|VALID"),                                               \
-    ATTR(ConvParams, dilations, "dilations", INTS), ATTR(ConvParams, kernel_shape, "kernel_shape", INTS), \
-    ATTR(ConvParams, pads, "pads", INTS), ATTR(ConvParams, strides, "strides", INTS),                    \
+#define CONV_ROWS                                                                                  \
+    ATTR(ConvParams, auto_pad, "auto_pad", STRING, .def_string = "NOTSET",                         \
+         .choices = "NOTSET|SAME_UPPER|SAME_LOWER|VALID"),                                         \
+    ATTR(ConvParams, dilations, "dilations", INTS), ATTR(ConvParams, kernel_shape,                 \
+    "kernel_shape", INTS),                                                                         \
+    ATTR(ConvParams, pads, "pads", INTS), ATTR(ConvParams, strides, "strides", INTS),              \
     ATTR(ConvParams, group, "group", INT, .def_int = 1, .min_int = 1, .max_int = INT32_MAX)
 
-static const AttrRow conv_attrs[] = {CONV_ROWS, ATTR(ConvParams, dims, "dims", INTS, .internal = true), ATTR_END};
+static const AttrRow conv_attrs[] = {
+    CONV_ROWS, ATTR(ConvParams, dims, "dims", INTS, .internal = true), ATTR_END};
 static const AttrRow conv_grad_attrs[] = {
     CONV_ROWS, ATTR(ConvParams, dims, "dims", INTS, .internal = true, .required = true), ATTR_END,
 };
@@ -28,16 +30,19 @@ static mpr_status check_lists(InferCtx *c, const ConvParams *p, int spatial)
         {"entries of pads, expected two per spatial dim", p->pads, 2 * (int64_t)spatial, INT32_MIN},
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        if (lists[i].v.n && lists[i].v.n != lists[i].n) return mpri_op_shape_error(c, 0, lists[i].what, lists[i].v.n);
+        if (lists[i].v.n && lists[i].v.n != lists[i].n)
+            return mpri_op_shape_error(c, 0, lists[i].what, lists[i].v.n);
         for (int64_t k = 0; k < lists[i].v.n; k++)
             if (lists[i].v.v[k] < lists[i].low || lists[i].v.v[k] > INT32_MAX)
-                return mpri_op_shape_error(c, 0, "entry of dilations, kernel_shape, strides or pads", lists[i].v.v[k]);
+                return mpri_op_shape_error(
+                    c, 0, "entry of dilations, kernel_shape, strides or pads", lists[i].v.v[k]);
     }
     return MPR_OK;
 }
 
 /* One spatial dim: floor((x + pads - reach) / stride) + 1, or ceil(x / stride) for SAME. */
-static mpr_status spatial_dim(InferCtx *c, const ConvParams *p, int i, int spatial, Dim x, Dim kernel, Dim *out)
+static mpr_status spatial_dim(InferCtx *c, const ConvParams *p, int i, int spatial, Dim x,
+                              Dim kernel, Dim *out)
 {
     SymTab *s = c->sym;
     int64_t stride = entry(p->strides, i, 1), dilation = entry(p->dilations, i, 1), pads = 0;
@@ -47,7 +52,8 @@ static mpr_status spatial_dim(InferCtx *c, const ConvParams *p, int i, int spati
     }
     if (!p->auto_pad || strcmp(p->auto_pad, "VALID") != 0)
         pads = entry(p->pads, i, 0) + entry(p->pads, i + spatial, 0);
-    Dim reach = mpri_op_dim_add(s, mpri_op_dim_mul(s, mpri_op_dim_sub(s, kernel, 1), mpri_dim_int(s, dilation)), 1);
+    Dim reach = mpri_op_dim_add(
+        s, mpri_op_dim_mul(s, mpri_op_dim_sub(s, kernel, 1), mpri_dim_int(s, dilation)), 1);
     Dim room = mpri_op_dim_sub(s, mpri_op_dim_add(s, x, mpri_dim_int(s, pads)), reach);
     int64_t v;
     if (mpri_dim_is_int(s, room, &v) && v < 0)
@@ -57,7 +63,8 @@ static mpr_status spatial_dim(InferCtx *c, const ConvParams *p, int i, int spati
 }
 
 /* Output shape of Conv for x and w; ranks are known. */
-static mpr_status conv_shape(InferCtx *c, const ConvParams *p, const Shape *x, const Shape *w, Shape *out)
+static mpr_status conv_shape(InferCtx *c, const ConvParams *p, const Shape *x, const Shape *w,
+                             Shape *out)
 {
     int spatial = x->rank - 2;
     TRY(check_lists(c, p, spatial));
@@ -75,7 +82,8 @@ static mpr_status conv_shape(InferCtx *c, const ConvParams *p, const Shape *x, c
 static mpr_status check_channels(InferCtx *c, const ConvParams *p, Dim channels, const Shape *w)
 {
     if (mpri_dim_const(channels) && mpri_dim_const(w->d[1]) && channels != w->d[1] * p->group)
-        return mpri_op_shape_error(c, 1, "channels of the input, expected weight dim 1 times group", channels);
+        return mpri_op_shape_error(c, 1, "channels of the input, expected weight dim 1 times group",
+                                   channels);
     if (mpri_dim_const(w->d[0]) && w->d[0] % p->group != 0)
         return mpri_op_shape_error(c, 1, "group does not divide the output channels", p->group);
     return MPR_OK;
@@ -97,7 +105,8 @@ static mpr_status infer_conv(InferCtx *c)
         return mpri_infer_set(c, 0, t, &out);
     }
     TRY(check_channels(c, p, x->d[1], w));
-    TRY(mpri_op_expect_shape(c, 2, &(Shape){.rank = 1, .d = {w->d[0]}}, "bias: one per output channel"));
+    TRY(mpri_op_expect_shape(c, 2, &(Shape){.rank = 1, .d = {w->d[0]}},
+                             "bias: one per output channel"));
     TRY(conv_shape(c, p, x, w, &out));
     return mpri_infer_set(c, 0, t, &out);
 }
@@ -110,11 +119,13 @@ static mpr_status infer_conv_grad(InferCtx *c)
     bool of_weight = c->n->op->id == OP_ConvGradWeight;
     TRY(mpri_op_common_type(c, 0, 2, TS_FLOAT, &t));
     TRY(mpri_op_dims_shape(c, p->dims, &out));
-    if (out.rank < 3) return mpri_op_shape_error(c, 0, "rank of the gradient of Conv, allowed 3 to 8", out.rank);
+    if (out.rank < 3)
+        return mpri_op_shape_error(c, 0, "rank of the gradient of Conv, allowed 3 to 8", out.rank);
     TRY(mpri_op_check_rank(c, 0, out.rank, out.rank));
     TRY(mpri_op_check_rank(c, 1, out.rank, out.rank));
     if (op_shape(c, 1)->rank >= 0) {
-        TRY(conv_shape(c, p, of_weight ? op_shape(c, 1) : &out, of_weight ? &out : op_shape(c, 1), &dy));
+        TRY(conv_shape(c, p, of_weight ? op_shape(c, 1) : &out, of_weight ? &out : op_shape(c, 1),
+                       &dy));
         TRY(mpri_op_expect_shape(c, 0, &dy, "cotangent: shape of the convolution"));
     }
     return mpri_infer_set(c, 0, t, &out);
@@ -139,8 +150,8 @@ static mpr_status grad_conv(GradCtx *c)
     }
     if (grad_needs(c, 2)) {
         for (int i = 2; i < x->shape.rank; i++) axes[i - 1] = i;
-        c->dx[2] = mpri_op_grad_reshape_like(c, mpri_op_grad_reduce(c, OP_ReduceSum, dy, x->shape.rank - 1, axes),
-                                             grad_in(c, 2));
+        c->dx[2] = mpri_op_grad_reshape_like(
+            c, mpri_op_grad_reduce(c, OP_ReduceSum, dy, x->shape.rank - 1, axes), grad_in(c, 2));
     }
     return mpri_op_grad_done(c);
 }
@@ -148,20 +159,25 @@ static mpr_status grad_conv(GradCtx *c)
 /* ---- definitions ---- */
 
 const OpDef mpri_op_Conv = {
-    MPRI_OP(Conv, "", "conv"), .help = "convolution (cross-correlation) with groups, strides, dilations, pads",
-    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 1, .optional_in = 4, PARAMS(ConvParams, conv_attrs),
+    MPRI_OP(Conv, "", "conv"),
+    .help = "convolution (cross-correlation) with groups, strides, dilations, pads",
+    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 1,
+    .optional_in = 4, PARAMS(ConvParams, conv_attrs),
     .cast_cuda = CAST_LOW, .cast_cpu = CAST_LOW, .infer = infer_conv,
     .grad_state = GRAD_FUNCTION, .grad = grad_conv,
 };
 
-#define CONV_GRAD                                                                                        \
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(ConvParams, conv_grad_attrs),           \
-    .flags = OPF_INTERNAL, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_conv_grad,    \
+#define CONV_GRAD                                                                                  \
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(ConvParams, conv_grad_attrs),     \
+    .flags = OPF_INTERNAL, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,                        \
+    .infer = infer_conv_grad,                                                                      \
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built"
 
 const OpDef mpri_op_ConvGradInput = {
-    MPRI_OP(ConvGradInput, "mpr", "conv"), .help = "(dy, w): gradient of the input, of shape dims", CONV_GRAD,
+    MPRI_OP(ConvGradInput, "mpr", "conv"),
+    .help = "(dy, w): gradient of the input, of shape dims", CONV_GRAD,
 };
 const OpDef mpri_op_ConvGradWeight = {
-    MPRI_OP(ConvGradWeight, "mpr", "conv"), .help = "(dy, x): gradient of the weight, of shape dims", CONV_GRAD,
+    MPRI_OP(ConvGradWeight, "mpr", "conv"),
+    .help = "(dy, x): gradient of the weight, of shape dims", CONV_GRAD,
 };

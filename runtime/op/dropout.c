@@ -1,7 +1,8 @@
 /* Dropout: zeros with probability `ratio`, the rest scaled by 1 / (1 - ratio), in training only.
  *
- * The random numbers depend on the run's seed, the node's stream, the forward pass and the position, so
- * results are the same for any number of threads and after a resume. The backward pass uses the mask. */
+ * The random numbers depend on the run's seed, the node's stream, the forward pass and the
+ * position, so results are the same for any number of threads and after a resume. The backward pass
+ * uses the mask. */
 #include "runtime/op/rules.h"
 
 static const AttrRow dropout_attrs[] = {
@@ -42,7 +43,8 @@ static mpr_status infer_dropout_grad(InferCtx *c)
 static bool is_off(const Value *training)
 {
     if (!training) return true;
-    return training->kind == VAL_CONST && training->data && mpri_shape_elements(&training->shape) == 1 &&
+    return training->kind == VAL_CONST && training->data &&
+           mpri_shape_elements(&training->shape) == 1 &&
            mpri_load_i64(training->dtype, training->data, 0) == 0;
 }
 
@@ -63,14 +65,18 @@ static mpr_status grad_dropout(GradCtx *c)
 
 const OpDef mpri_op_Dropout = {
     MPRI_OP(Dropout, "", "dropout"), .help = "zeros at random in training, identity otherwise",
-    .min_in = 1, .max_in = 3, .min_out = 1, .max_out = 2, .optional_in = 6, PARAMS(DropoutParams, dropout_attrs),
+    .min_in = 1, .max_in = 3, .min_out = 1, .max_out = 2,
+    .optional_in = 6, PARAMS(DropoutParams, dropout_attrs),
     .flags = OPF_RANDOM, .inplace = 1, .fixed_in = 6, .nondiff_in = 6,
     .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_dropout,
     .grad_state = GRAD_FUNCTION, .grad = grad_dropout,
 };
 const OpDef mpri_op_DropoutGrad = {
-    MPRI_OP(DropoutGrad, "mpr", "dropout"), .help = "(dy, mask, ratio, training_mode): dy where kept, scaled",
-    .min_in = 2, .max_in = 4, .min_out = 1, .max_out = 1, .optional_in = 12, PARAMS(DropoutParams, dropout_attrs),
+    MPRI_OP(DropoutGrad, "mpr", "dropout"),
+    .help = "(dy, mask, ratio, training_mode): dy where kept, scaled",
+    .min_in = 2, .max_in = 4, .min_out = 1, .max_out = 1,
+    .optional_in = 12, PARAMS(DropoutParams, dropout_attrs),
     .flags = OPF_INTERNAL, .inplace = 1, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
-    .infer = infer_dropout_grad, .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built",
+    .infer = infer_dropout_grad, .grad_state = GRAD_NONE,
+    .grad_reason = "second derivatives are not built",
 };

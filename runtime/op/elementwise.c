@@ -1,8 +1,8 @@
 /* Elementwise operators of two or more inputs: arithmetic, comparisons, logic, selection.
  *
- * Numpy broadcasting everywhere. Inputs have one type, except: the exponent of Pow may be of any numeric
- * type, and where out_dtype is set float inputs may be mixed (the kernel computes in f32). Integer
- * contents are followed because exporters compute shapes with these operators. */
+ * Numpy broadcasting everywhere. Inputs have one type, except: the exponent of Pow may be of any
+ * numeric type, and where out_dtype is set float inputs may be mixed (the kernel computes in f32).
+ * Integer contents are followed because exporters compute shapes with these operators. */
 #include "runtime/op/elementwise.h"
 
 const AttrRow mpri_op_elementwise_attrs[] = {ATTR_OUT_DTYPE(ElementwiseParams), ATTR_END};
@@ -49,7 +49,8 @@ static mpr_status infer_mod(InferCtx *c)
     Shape s;
     TRY(mpri_op_common_type(c, 0, 2, TS_NUMBER, &t));
     if (t != MPR_DTYPE_NONE && mpri_dtype_is_float(t) && !p->fmod) {
-        (void)mpri_err_set(c->err, MPR_E_TYPE, "Mod of %s needs fmod = 1; found fmod = 0", mpri_dtype_name(t));
+        (void)mpri_err_set(c->err, MPR_E_TYPE, "Mod of %s needs fmod = 1; found fmod = 0",
+                           mpri_dtype_name(t));
         return mpri_err_advice(c->err, "export the model with fmod=1 or use integer operands");
     }
     TRY(mpri_op_broadcast(c, 0, 2, &s));
@@ -87,9 +88,18 @@ static mpr_status infer_equal(InferCtx *c)
     return infer_compare(c, TS_NUMBER | TS_BOOL | TS(MPR_STRING), mpri_op_dim_equal);
 }
 static mpr_status infer_less(InferCtx *c) { return infer_compare(c, TS_NUMBER, mpri_op_dim_less); }
-static mpr_status infer_greater(InferCtx *c) { return infer_compare(c, TS_NUMBER, mpri_op_dim_greater); }
-static mpr_status infer_less_equal(InferCtx *c) { return infer_compare(c, TS_NUMBER, mpri_op_dim_less_equal); }
-static mpr_status infer_greater_equal(InferCtx *c) { return infer_compare(c, TS_NUMBER, mpri_op_dim_greater_equal); }
+static mpr_status infer_greater(InferCtx *c)
+{
+    return infer_compare(c, TS_NUMBER, mpri_op_dim_greater);
+}
+static mpr_status infer_less_equal(InferCtx *c)
+{
+    return infer_compare(c, TS_NUMBER, mpri_op_dim_less_equal);
+}
+static mpr_status infer_greater_equal(InferCtx *c)
+{
+    return infer_compare(c, TS_NUMBER, mpri_op_dim_greater_equal);
+}
 static mpr_status infer_and(InferCtx *c) { return infer_compare(c, TS_BOOL, mpri_op_dim_and); }
 static mpr_status infer_or(InferCtx *c) { return infer_compare(c, TS_BOOL, mpri_op_dim_or); }
 
@@ -103,9 +113,9 @@ static mpr_status infer_not(InferCtx *c)
 
 /* ---- definitions ---- */
 
-#define ARITHMETIC                                                                                       \
-    .min_out = 1, .max_out = 1, PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),                    \
-    .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_WIDEST,                   \
+#define ARITHMETIC                                                                                 \
+    .min_out = 1, .max_out = 1, PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),              \
+    .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_WIDEST,             \
     .cast_cpu = CAST_WIDEST, .grad_state = GRAD_FUNCTION
 
 const OpDef mpri_op_Add = {
@@ -146,7 +156,8 @@ const OpDef mpri_op_Pow = {
     .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_pow,
 };
 const OpDef mpri_op_Mod = {
-    MPRI_OP(Mod, "", "elementwise"), .help = "remainder: sign of the divisor, or of the dividend with fmod",
+    MPRI_OP(Mod, "", "elementwise"),
+    .help = "remainder: sign of the divisor, or of the dividend with fmod",
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(ModParams, mod_attrs),
     .flags = OPF_ELEMENTWISE, .inplace = 3, .cast_cuda = CAST_WIDEST, .cast_cpu = CAST_WIDEST,
     .infer = infer_mod, .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_mod,
@@ -161,8 +172,8 @@ const OpDef mpri_op_Where = {
 };
 
 /* Comparisons give bool whatever they compare; widest keeps their inputs of one type. */
-#define COMPARISON                                                                                       \
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .flags = OPF_ELEMENTWISE,                      \
+#define COMPARISON                                                                                 \
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .flags = OPF_ELEMENTWISE,                \
     .cast_cuda = CAST_WIDEST, .cast_cpu = CAST_WIDEST, .grad_state = GRAD_ZERO, .nondiff_in = 3
 
 const OpDef mpri_op_Equal = {
@@ -175,14 +186,16 @@ const OpDef mpri_op_Greater = {
     MPRI_OP(Greater, "", "elementwise"), .help = "a > b", COMPARISON, .infer = infer_greater,
 };
 const OpDef mpri_op_LessOrEqual = {
-    MPRI_OP(LessOrEqual, "", "elementwise"), .help = "a <= b", COMPARISON, .infer = infer_less_equal,
+    MPRI_OP(LessOrEqual, "", "elementwise"), .help = "a <= b", COMPARISON,
+    .infer = infer_less_equal,
 };
 const OpDef mpri_op_GreaterOrEqual = {
-    MPRI_OP(GreaterOrEqual, "", "elementwise"), .help = "a >= b", COMPARISON, .infer = infer_greater_equal,
+    MPRI_OP(GreaterOrEqual, "", "elementwise"), .help = "a >= b", COMPARISON,
+    .infer = infer_greater_equal,
 };
 
-#define LOGIC                                                                                            \
-    .min_out = 1, .max_out = 1, .flags = OPF_ELEMENTWISE, .cast_cuda = CAST_FIXED,                       \
+#define LOGIC                                                                                      \
+    .min_out = 1, .max_out = 1, .flags = OPF_ELEMENTWISE, .cast_cuda = CAST_FIXED,                 \
     .cast_cpu = CAST_FIXED, .grad_state = GRAD_ZERO
 
 const OpDef mpri_op_And = {

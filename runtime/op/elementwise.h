@@ -1,5 +1,5 @@
-/* Inside the elementwise family: definitions in elementwise.c and elementwise_unary.c, gradient rules in
- * elementwise_grad.c. */
+/* Inside the elementwise family: definitions in elementwise.c and elementwise_unary.c, gradient
+ * rules in elementwise_grad.c. */
 #ifndef MPRI_OP_ELEMENTWISE_H
 #define MPRI_OP_ELEMENTWISE_H
 

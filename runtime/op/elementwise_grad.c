@@ -1,7 +1,7 @@
 /* Gradient rules of the elementwise operators.
  *
- * Results have the broadcast shape: the autodiff pass sums them over broadcast dims. Kinks and ties as
- * PyTorch: relu'(0) = 0, abs'(0) = 0, equal extremes share evenly, Clip passes at its bounds. */
+ * Results have the broadcast shape: the autodiff pass sums them over broadcast dims. Kinks and ties
+ * as PyTorch: relu'(0) = 0, abs'(0) = 0, equal extremes share evenly, Clip passes at its bounds. */
 #include "runtime/op/elementwise.h"
 
 #include <math.h>
@@ -10,9 +10,15 @@ static Value *dy0(const GradCtx *c) { return c->dy[0]; }
 static Value *out0(const GradCtx *c) { return c->n->out[0]; }
 
 static Value *mul(GradCtx *c, Value *a, Value *b) { return mpri_op_grad_binary(c, OP_Mul, a, b); }
-static Value *divide(GradCtx *c, Value *a, Value *b) { return mpri_op_grad_binary(c, OP_Div, a, b); }
+static Value *divide(GradCtx *c, Value *a, Value *b)
+{
+    return mpri_op_grad_binary(c, OP_Div, a, b);
+}
 static Value *neg(GradCtx *c, Value *a) { return mpri_op_grad_unary(c, OP_Neg, a); }
-static Value *where(GradCtx *c, Value *cond, Value *x, Value *y) { return mpri_build3(c->b, OP_Where, NULL, cond, x, y); }
+static Value *where(GradCtx *c, Value *cond, Value *x, Value *y)
+{
+    return mpri_build3(c->b, OP_Where, NULL, cond, x, y);
+}
 
 mpr_status mpri_op_grad_add(GradCtx *c)
 {
@@ -115,7 +121,8 @@ mpr_status mpri_op_grad_mod(GradCtx *c)
 {
     if (grad_needs(c, 0)) c->dx[0] = dy0(c);
     if (grad_needs(c, 1)) {
-        Value *whole = divide(c, mpri_op_grad_binary(c, OP_Sub, grad_in(c, 0), out0(c)), grad_in(c, 1));
+        Value *whole =
+            divide(c, mpri_op_grad_binary(c, OP_Sub, grad_in(c, 0), out0(c)), grad_in(c, 1));
         c->dx[1] = neg(c, mul(c, dy0(c), whole));
     }
     return mpri_op_grad_done(c);
@@ -137,7 +144,8 @@ mpr_status mpri_op_grad_neg(GradCtx *c)
 
 mpr_status mpri_op_grad_abs(GradCtx *c)
 {
-    Value *x = grad_in(c, 0), *zero = mpri_op_grad_zero(c, x), *dzero = mpri_op_grad_zero(c, dy0(c));
+    Value *x = grad_in(c, 0), *zero = mpri_op_grad_zero(c, x),
+          *dzero = mpri_op_grad_zero(c, dy0(c));
     Value *below = where(c, mpri_op_grad_binary(c, OP_Less, x, zero), neg(c, dy0(c)), dzero);
     c->dx[0] = where(c, mpri_op_grad_binary(c, OP_Greater, x, zero), dy0(c), below);
     return mpri_op_grad_done(c);
@@ -227,12 +235,15 @@ mpr_status mpri_op_grad_clip(GradCtx *c)
     }
     if (grad_needs(c, 2)) {
         Value *taken = high;
-        taken = mpri_op_grad_binary(c, OP_Greater, low ? mpri_op_grad_binary(c, OP_Max, x, low) : x, taken);
+        taken = mpri_op_grad_binary(c, OP_Greater, low ? mpri_op_grad_binary(c, OP_Max, x, low) : x,
+                                    taken);
         c->dx[2] = where(c, taken, dy, zero);
     }
     if (grad_needs(c, 1)) {
         Value *taken = mpri_op_grad_binary(c, OP_Less, x, low);
-        if (high) taken = mpri_op_grad_binary(c, OP_And, taken, mpri_op_grad_binary(c, OP_LessOrEqual, low, high));
+        if (high)
+            taken = mpri_op_grad_binary(c, OP_And, taken,
+                                        mpri_op_grad_binary(c, OP_LessOrEqual, low, high));
         c->dx[1] = where(c, taken, dy, zero);
     }
     return mpri_op_grad_done(c);

@@ -1,12 +1,13 @@
 /* Elementwise operators of one data input, and the gradient kernels of activations.
  *
- * Activations whose derivative is a function of the output (Relu, Tanh, Sigmoid) keep the output for the
- * backward pass, Gelu keeps its input. relu'(0) = 0, as PyTorch. */
+ * Activations whose derivative is a function of the output (Relu, Tanh, Sigmoid) keep the output
+ * for the backward pass, Gelu keeps its input. relu'(0) = 0, as PyTorch. */
 #include "runtime/op/elementwise.h"
 
 static const AttrRow gelu_attrs[] = {
     ATTR_OUT_DTYPE(GeluParams),
-    ATTR(GeluParams, approximate, "approximate", STRING, .def_string = "none", .choices = "none|tanh"),
+    ATTR(GeluParams, approximate, "approximate", STRING, .def_string = "none",
+         .choices = "none|tanh"),
     ATTR_END,
 };
 
@@ -55,29 +56,33 @@ static mpr_status infer_activation_grad(InferCtx *c)
 
 /* ---- definitions ---- */
 
-#define UNARY(Name, Help, Cuda, Cpu, Infer, Grad)                                                        \
-    {                                                                                                    \
-        MPRI_OP(Name, "", "elementwise"), .help = Help, .min_in = 1, .max_in = 1, .min_out = 1,          \
-        .max_out = 1, PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),                              \
-        .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1, .cast_cuda = Cuda,        \
-        .cast_cpu = Cpu, .infer = Infer, .grad_state = GRAD_FUNCTION, .grad = Grad,                      \
+#define UNARY(Name, Help, Cuda, Cpu, Infer, Grad)                                                  \
+    {                                                                                              \
+        MPRI_OP(Name, "", "elementwise"), .help = Help, .min_in = 1, .max_in = 1, .min_out = 1,    \
+        .max_out = 1, PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),                        \
+        .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1, .cast_cuda = Cuda,  \
+        .cast_cpu = Cpu, .infer = Infer, .grad_state = GRAD_FUNCTION, .grad = Grad,                \
     }
 
 const OpDef mpri_op_Neg = UNARY(Neg, "-x", CAST_KEEP, CAST_KEEP, infer_neg, mpri_op_grad_neg);
 const OpDef mpri_op_Abs = UNARY(Abs, "|x|", CAST_KEEP, CAST_KEEP, infer_abs, mpri_op_grad_abs);
 const OpDef mpri_op_Reciprocal =
     UNARY(Reciprocal, "1 / x", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_reciprocal);
-const OpDef mpri_op_Sqrt = UNARY(Sqrt, "square root", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sqrt);
+const OpDef mpri_op_Sqrt =
+    UNARY(Sqrt, "square root", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sqrt);
 const OpDef mpri_op_Exp = UNARY(Exp, "e^x", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_exp);
-const OpDef mpri_op_Log = UNARY(Log, "natural logarithm", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_log);
+const OpDef mpri_op_Log =
+    UNARY(Log, "natural logarithm", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_log);
 const OpDef mpri_op_Sin = UNARY(Sin, "sine", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sin);
 const OpDef mpri_op_Cos = UNARY(Cos, "cosine", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_cos);
-const OpDef mpri_op_Erf = UNARY(Erf, "error function", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_erf);
+const OpDef mpri_op_Erf =
+    UNARY(Erf, "error function", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_erf);
 const OpDef mpri_op_Tanh =
     UNARY(Tanh, "hyperbolic tangent", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_tanh);
 const OpDef mpri_op_Sigmoid =
     UNARY(Sigmoid, "1 / (1 + e^-x)", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sigmoid);
-const OpDef mpri_op_Relu = UNARY(Relu, "max(x, 0)", CAST_KEEP, CAST_KEEP, infer_relu, mpri_op_grad_relu);
+const OpDef mpri_op_Relu =
+    UNARY(Relu, "max(x, 0)", CAST_KEEP, CAST_KEEP, infer_relu, mpri_op_grad_relu);
 
 const OpDef mpri_op_Gelu = {
     MPRI_OP(Gelu, "", "elementwise"), .help = "x * Phi(x), by erf or by its tanh approximation",
@@ -96,10 +101,10 @@ const OpDef mpri_op_Clip = {
 };
 
 /* Gradient kernels are made after autocast: their types follow from the forward pass. */
-#define ACTIVATION_GRAD                                                                                  \
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,                                                \
-    .flags = OPF_INTERNAL | OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3,                \
-    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_activation_grad,                     \
+#define ACTIVATION_GRAD                                                                            \
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,                                          \
+    .flags = OPF_INTERNAL | OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3,          \
+    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_activation_grad,               \
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built"
 
 const OpDef mpri_op_ReluGrad = {

@@ -1,12 +1,14 @@
-/* What gradient rules share: reshaping and expanding cotangents, scalars of the right type, and asking a
- * forward node for outputs that only the backward pass wants. All of it goes through the builder. */
+/* What gradient rules share: reshaping and expanding cotangents, scalars of the right type, and
+ * asking a forward node for outputs that only the backward pass wants. All of it goes through the
+ * builder. */
 #include "runtime/op/rules.h"
 
 mpr_status mpri_op_grad_const_shape(GradCtx *c, const Value *v)
 {
     if (mpri_shape_const(&v->shape)) return MPR_OK;
-    return mpri_err_set(c->err, MPR_E_INTERNAL, "gradient of %s asked for before '%s' has a constant shape",
-                        c->n->op->name, mpri_err_name(v->name));
+    return mpri_err_set(c->err, MPR_E_INTERNAL,
+                        "gradient of %s asked for before '%s' has a constant shape", c->n->op->name,
+                        mpri_err_name(v->name));
 }
 
 mpr_status mpri_op_grad_ints(GradCtx *c, int k, int64_t *n, const int64_t **out)
@@ -24,9 +26,10 @@ mpr_status mpri_op_grad_ints(GradCtx *c, int k, int64_t *n, const int64_t **out)
     }
     *out = v;
     if (known) return MPR_OK;
-    return mpri_err_set(c->err, MPR_E_NOT_DIFFERENTIABLE,
-                        "input %d '%s' of %s is computed at run time; its gradient needs a constant", k,
-                        mpri_err_name(in->name), c->n->op->name);
+    return mpri_err_set(
+        c->err, MPR_E_NOT_DIFFERENTIABLE,
+        "input %d '%s' of %s is computed at run time; its gradient needs a constant", k,
+        mpri_err_name(in->name), c->n->op->name);
 }
 
 mpr_status mpri_op_grad_done(GradCtx *c)
@@ -54,7 +57,8 @@ Value *mpri_op_grad_reshape_like(GradCtx *c, Value *v, const Value *like)
 Value *mpri_op_grad_expand_like(GradCtx *c, Value *v, const Value *like)
 {
     if (!v || mpri_shape_equal(&v->shape, &like->shape)) return v;
-    return mpri_build2(c->b, OP_Expand, NULL, v, mpri_build_i64s(c->b, like->shape.rank, like->shape.d));
+    return mpri_build2(c->b, OP_Expand, NULL, v,
+                       mpri_build_i64s(c->b, like->shape.rank, like->shape.d));
 }
 
 Value *mpri_op_grad_zero(GradCtx *c, const Value *v)
@@ -65,8 +69,10 @@ Value *mpri_op_grad_zero(GradCtx *c, const Value *v)
 Value *mpri_op_grad_zeros_like(GradCtx *c, const Value *like)
 {
     static const double zero; /* all bits zero: a zero of every float type */
-    ConstantOfShapeParams p = {.value = {.dtype = like->dtype, .shape = {.rank = 1, .d = {1}}, .data = &zero}};
-    return mpri_build1(c->b, OP_ConstantOfShape, &p, mpri_build_i64s(c->b, like->shape.rank, like->shape.d));
+    ConstantOfShapeParams p = {
+        .value = {.dtype = like->dtype, .shape = {.rank = 1, .d = {1}}, .data = &zero}};
+    return mpri_build1(c->b, OP_ConstantOfShape, &p,
+                       mpri_build_i64s(c->b, like->shape.rank, like->shape.d));
 }
 
 Value *mpri_op_grad_binary(GradCtx *c, int op, Value *a, Value *b)
@@ -110,7 +116,8 @@ mpr_status mpri_op_grad_only_first(GradCtx *c)
     for (int i = 1; i < c->n->n_out; i++)
         if (grad_dy(c, i))
             return mpri_err_set(c->err, MPR_E_NOT_DIFFERENTIABLE,
-                                "output %d '%s' of %s is used where a gradient flows; only output 0 is differentiable",
+                                "output %d '%s' of %s is used where a gradient flows; only output "
+                                "0 is differentiable",
                                 i, mpri_err_name(c->n->out[i]->name), c->n->op->name);
     return MPR_OK;
 }

@@ -1,7 +1,8 @@
-/* Lookup by index. Indices may be negative (from the end); one outside its dim is found at run time.
+/* Lookup by index. Indices may be negative (from the end); one outside its dim is found at run
+ * time.
  *
- * The gradient of each lookup is a scatter-add. GatherGrad does it for whole rows; GatherElements and
- * GatherND compute flat positions with integer arithmetic and use it on a flattened table. */
+ * The gradient of each lookup is a scatter-add. GatherGrad does it for whole rows; GatherElements
+ * and GatherND compute flat positions with integer arithmetic and use it on a flattened table. */
 #include "runtime/op/rules.h"
 
 static const AttrRow axis_attrs[] = {ATTR(AxisParams, axis, "axis", INT), ATTR_END};
@@ -44,7 +45,8 @@ static mpr_status infer_gather(InferCtx *c)
     TRY(mpri_infer_axis(c, p->axis, x->rank, &axis));
     if (idx->rank < 0) return mpri_infer_set(c, 0, op_type(c, 0), NULL);
     if (x->rank - 1 + idx->rank > MPRI_MAX_RANK)
-        return mpri_op_shape_error(c, 1, "rank of the result of Gather, allowed at most 8", x->rank - 1 + idx->rank);
+        return mpri_op_shape_error(c, 1, "rank of the result of Gather, allowed at most 8",
+                                   x->rank - 1 + idx->rank);
     Shape out = {.rank = 0};
     for (int i = 0; i < axis; i++) out.d[out.rank++] = x->d[i];
     for (int i = 0; i < idx->rank; i++) out.d[out.rank++] = idx->d[i];
@@ -65,8 +67,9 @@ static mpr_status infer_gather_grad(InferCtx *c)
     TRY(mpri_infer_axis(c, p->axis, out.rank, &axis));
     const Shape *dy = op_shape(c, 0), *idx = op_shape(c, 1);
     if (dy->rank >= 0 && idx->rank >= 0 && dy->rank != out.rank - 1 + idx->rank)
-        return mpri_op_shape_error(c, 0, "rank of the cotangent, expected rank(table) - 1 + rank(indices)",
-                                   out.rank - 1 + idx->rank);
+        return mpri_op_shape_error(
+            c, 0, "rank of the cotangent, expected rank(table) - 1 + rank(indices)",
+            out.rank - 1 + idx->rank);
     return mpri_infer_set(c, 0, mpri_op_wide(op_type(c, 0)), &out);
 }
 
@@ -81,8 +84,10 @@ static mpr_status infer_gather_elements(InferCtx *c)
         TRY(mpri_infer_axis(c, p->axis, x->rank, &axis));
         TRY(mpri_op_check_rank(c, 1, x->rank, x->rank));
         for (int i = 0; i < idx->rank; i++)
-            if (i != axis && mpri_dim_const(idx->d[i]) && mpri_dim_const(x->d[i]) && idx->d[i] > x->d[i])
-                TRY(mpri_op_same_dim(c, "dims beside the axis of GatherElements", 0, x->d[i], 1, idx->d[i]));
+            if (i != axis && mpri_dim_const(idx->d[i]) && mpri_dim_const(x->d[i]) &&
+                idx->d[i] > x->d[i])
+                TRY(mpri_op_same_dim(c, "dims beside the axis of GatherElements", 0, x->d[i], 1,
+                                     idx->d[i]));
     }
     return mpri_infer_set(c, 0, op_type(c, 0), idx);
 }
@@ -98,23 +103,27 @@ static mpr_status infer_gather_nd(InferCtx *c)
     int batch = (int)p->batch_dims;
     if (batch >= x->rank || batch >= idx->rank)
         return mpri_op_shape_error(c, 0, "batch_dims of GatherND, allowed below both ranks", batch);
-    for (int i = 0; i < batch; i++) TRY(mpri_op_same_dim(c, "batch dims of GatherND", 0, x->d[i], 1, idx->d[i]));
+    for (int i = 0; i < batch; i++)
+        TRY(mpri_op_same_dim(c, "batch dims of GatherND", 0, x->d[i], 1, idx->d[i]));
     Dim depth = idx->d[idx->rank - 1];
     if (!mpri_dim_const(depth)) return mpri_infer_set(c, 0, op_type(c, 0), NULL);
     if (depth < 1 || depth > x->rank - batch)
-        return mpri_op_shape_error(c, 0, "last dim of the indices of GatherND, allowed 1 to rank - batch_dims", depth);
+        return mpri_op_shape_error(
+            c, 0, "last dim of the indices of GatherND, allowed 1 to rank - batch_dims", depth);
     Shape out = *idx;
     out.rank--;
     int first = batch + (int)depth;
     if (out.rank + x->rank - first > MPRI_MAX_RANK)
-        return mpri_op_shape_error(c, 1, "rank of the result of GatherND, allowed at most 8", out.rank + x->rank - first);
+        return mpri_op_shape_error(c, 1, "rank of the result of GatherND, allowed at most 8",
+                                   out.rank + x->rank - first);
     for (int i = first; i < x->rank; i++) out.d[out.rank++] = x->d[i];
     return mpri_infer_set(c, 0, op_type(c, 0), &out);
 }
 
 /* ---- gradients ---- */
 
-static Value *scatter_add(GradCtx *c, Value *dy, Value *indices, int64_t axis, int rank, const int64_t *dims)
+static Value *scatter_add(GradCtx *c, Value *dy, Value *indices, int64_t axis, int rank,
+                          const int64_t *dims)
 {
     GatherGradParams p = {.axis = axis, .dims = {rank, dims}};
     return mpri_build2(c->b, OP_GatherGrad, &p, dy, indices);
@@ -187,17 +196,20 @@ static mpr_status grad_gather_elements(GradCtx *c)
     return mpri_op_grad_done(c);
 }
 
-/* Rows of a table [batch * indexed dims, row]: position = batch offset + sum of index_k * stride_k. */
+/* Rows of a table [batch * indexed dims, row], at batch offset + sum of index_k * stride_k. */
 static mpr_status grad_gather_nd(GradCtx *c)
 {
     const GatherNDParams *p = c->n->params;
     Value *x = grad_in(c, 0), *idx = grad_in(c, 1);
     TRY(mpri_op_grad_const_shape(c, x));
     TRY(mpri_op_grad_const_shape(c, idx));
-    int batch = (int)p->batch_dims, q = idx->shape.rank, depth = (int)idx->shape.d[q - 1], last = batch + depth;
+    int batch = (int)p->batch_dims, q = idx->shape.rank, depth = (int)idx->shape.d[q - 1],
+        last = batch + depth;
     int64_t strides[MPRI_MAX_RANK], batches = product(x->shape.d, 0, batch);
-    int64_t per_batch = product(x->shape.d, batch, last), row = product(x->shape.d, last, x->shape.rank);
-    int64_t per = product(idx->shape.d, batch, q - 1), grid[2] = {batches, per}, count = batches * per;
+    int64_t per_batch = product(x->shape.d, batch, last),
+            row = product(x->shape.d, last, x->shape.rank);
+    int64_t per = product(idx->shape.d, batch, q - 1), grid[2] = {batches, per},
+            count = batches * per;
     for (int k = 0; k < depth; k++) strides[k] = product(x->shape.d, batch + k + 1, last);
     Value *at = from_front(c, idx, mpri_build_i64s(c->b, depth, x->shape.d + batch));
     at = mpri_op_grad_binary(c, OP_Mul, at, mpri_build_i64s(c->b, depth, strides));
@@ -213,8 +225,8 @@ static mpr_status grad_gather_nd(GradCtx *c)
 
 /* ---- definitions ---- */
 
-#define LOOKUP                                                                                           \
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .fixed_in = 2, .nondiff_in = 2,                \
+#define LOOKUP                                                                                     \
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .fixed_in = 2, .nondiff_in = 2,          \
     .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .grad_state = GRAD_FUNCTION
 
 const OpDef mpri_op_Gather = {
@@ -223,12 +235,15 @@ const OpDef mpri_op_Gather = {
 };
 const OpDef mpri_op_GatherGrad = {
     MPRI_OP(GatherGrad, "mpr", "index"), .help = "(dy, indices): sum of dy per table entry, f32",
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(GatherGradParams, gather_grad_attrs),
-    .flags = OPF_INTERNAL, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_gather_grad,
+    .min_in = 2, .max_in = 2, .min_out = 1,
+    .max_out = 1, PARAMS(GatherGradParams, gather_grad_attrs),
+    .flags = OPF_INTERNAL, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
+    .infer = infer_gather_grad,
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built",
 };
 const OpDef mpri_op_GatherElements = {
-    MPRI_OP(GatherElements, "", "index"), .help = "elements along an axis, one index per result", LOOKUP,
+    MPRI_OP(GatherElements, "", "index"),
+    .help = "elements along an axis, one index per result", LOOKUP,
     PARAMS(AxisParams, axis_attrs), .infer = infer_gather_elements, .grad = grad_gather_elements,
 };
 const OpDef mpri_op_GatherND = {

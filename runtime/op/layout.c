@@ -2,7 +2,8 @@
 #include "runtime/op/layout.h"
 
 static const AttrRow transpose_attrs[] = {ATTR(TransposeParams, perm, "perm", INTS), ATTR_END};
-static const AttrRow concat_attrs[] = {ATTR(AxisParams, axis, "axis", INT, .required = true), ATTR_END};
+static const AttrRow concat_attrs[] = {ATTR(AxisParams, axis, "axis", INT, .required = true),
+                                       ATTR_END};
 
 /* ---- Transpose ---- */
 
@@ -81,7 +82,8 @@ static mpr_status infer_concat(InferCtx *c)
             out = *s;
             continue;
         }
-        if (s->rank != out.rank) return mpri_op_expect_shape(c, k, &out, "inputs of Concat have one rank");
+        if (s->rank != out.rank)
+            return mpri_op_expect_shape(c, k, &out, "inputs of Concat have one rank");
         for (int i = 0; i < out.rank; i++) {
             if (i == axis) {
                 out.d[i] = mpri_dim_add(c->sym, out.d[i], s->d[i]);
@@ -132,7 +134,8 @@ static mpr_status infer_expand(InferCtx *c)
     TRY(mpri_op_check_rank(c, 1, 1, 1));
     const Dim *d = mpri_infer_content(c, 1, &n);
     if (d) {
-        if (n > MPRI_MAX_RANK) return mpri_op_shape_error(c, 1, "dims asked for, allowed at most 8", n);
+        if (n > MPRI_MAX_RANK)
+            return mpri_op_shape_error(c, 1, "dims asked for, allowed at most 8", n);
         target.rank = (int)n;
         for (int i = 0; i < target.rank; i++) {
             int64_t v;
@@ -160,7 +163,8 @@ static mpr_status grad_expand(GradCtx *c)
 
 const OpDef mpri_op_Transpose = {
     MPRI_OP(Transpose, "", "layout"), .help = "axes in another order",
-    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(TransposeParams, transpose_attrs), MOVE,
+    .min_in = 1, .max_in = 1, .min_out = 1,
+    .max_out = 1, PARAMS(TransposeParams, transpose_attrs), MOVE,
     .infer = infer_transpose, .grad = grad_transpose,
 };
 /* Unlike the other moves, Concat meets several types: one f32 input lifts all. */

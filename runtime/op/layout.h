@@ -1,5 +1,5 @@
-/* Inside the layout family: definitions in layout.c (moves), layout_reshape.c (same bytes, other shape),
- * layout_slice.c (Split, Slice) and layout_fill.c (shapes and constants). */
+/* Inside the layout family: definitions in layout.c (moves), layout_reshape.c (same bytes, other
+ * shape), layout_slice.c (Split, Slice) and layout_fill.c (shapes and constants). */
 #ifndef MPRI_OP_LAYOUT_H
 #define MPRI_OP_LAYOUT_H
 

@@ -1,5 +1,5 @@
-/* Operators that make tensors: from shapes (Shape, Size), from a value (ConstantOfShape, Constant), from
- * bounds (Range). None has a gradient. */
+/* Operators that make tensors: from shapes (Shape, Size), from a value (ConstantOfShape, Constant),
+ * from bounds (Range). None has a gradient. */
 #include "runtime/op/layout.h"
 
 #include <math.h>
@@ -9,8 +9,10 @@ static const AttrRow shape_attrs[] = {
     ATTR(ShapeParams, end, "end", INT, .def_int = INT64_MAX),
     ATTR_END,
 };
-static const AttrRow of_shape_attrs[] = {ATTR(ConstantOfShapeParams, value, "value", TENSOR), ATTR_END};
-static const AttrRow constant_attrs[] = {ATTR(ConstantParams, value, "value", TENSOR, .required = true), ATTR_END};
+static const AttrRow of_shape_attrs[] = {ATTR(ConstantOfShapeParams, value, "value", TENSOR),
+                                         ATTR_END};
+static const AttrRow constant_attrs[] = {
+    ATTR(ConstantParams, value, "value", TENSOR, .required = true), ATTR_END};
 
 static int64_t clamp_axis(int64_t v, int rank)
 {
@@ -22,7 +24,8 @@ static mpr_status infer_shape(InferCtx *c)
 {
     const ShapeParams *p = c->n->params;
     const Shape *x = op_shape(c, 0);
-    if (x->rank < 0) return mpri_infer_set(c, 0, MPR_INT64, &(Shape){.rank = 1, .d = {mpri_dim_fresh(c->sym)}});
+    if (x->rank < 0)
+        return mpri_infer_set(c, 0, MPR_INT64, &(Shape){.rank = 1, .d = {mpri_dim_fresh(c->sym)}});
     int64_t from = clamp_axis(p->start, x->rank), to = clamp_axis(p->end, x->rank);
     int64_t n = to > from ? to - from : 0;
     TRY(mpri_infer_set(c, 0, MPR_INT64, &(Shape){.rank = 1, .d = {n}}));
@@ -58,14 +61,16 @@ static mpr_status infer_of_shape(InferCtx *c)
                                    mpri_shape_elements(&p->value.shape));
     const Dim *d = mpri_infer_content(c, 0, &n);
     if (!d) {
-        if (mpri_op_elements(c, 0, &rank) && mpri_dim_const(rank)) out = mpri_op_fresh_shape(c, rank);
+        if (mpri_op_elements(c, 0, &rank) && mpri_dim_const(rank))
+            out = mpri_op_fresh_shape(c, rank);
         return mpri_infer_set(c, 0, t, &out);
     }
     if (n > MPRI_MAX_RANK) return mpri_op_shape_error(c, 0, "dims asked for, allowed at most 8", n);
     out.rank = (int)n;
     for (int i = 0; i < out.rank; i++) {
         int64_t v;
-        if (mpri_dim_is_int(c->sym, d[i], &v) && v < 0) return mpri_op_shape_error(c, 0, "dim of ConstantOfShape", v);
+        if (mpri_dim_is_int(c->sym, d[i], &v) && v < 0)
+            return mpri_op_shape_error(c, 0, "dim of ConstantOfShape", v);
         out.d[i] = d[i];
     }
     TRY(mpri_infer_set(c, 0, t, &out));
@@ -84,7 +89,8 @@ static mpr_status infer_constant(InferCtx *c)
     int64_t n = mpri_shape_elements(&v->shape);
     Dim *r = holds_content(v->dtype) && v->data ? mpri_op_content_alloc(c, n) : NULL;
     if (!r) return MPR_OK;
-    for (int64_t i = 0; i < n; i++) r[i] = mpri_dim_int(c->sym, mpri_load_i64(v->dtype, v->data, i));
+    for (int64_t i = 0; i < n; i++)
+        r[i] = mpri_dim_int(c->sym, mpri_load_i64(v->dtype, v->data, i));
     mpri_infer_set_content(c, 0, n, r);
     return MPR_OK;
 }
@@ -97,7 +103,8 @@ static int64_t float_count(InferCtx *c)
     double v[3];
     for (int k = 0; k < 3; k++) {
         const Value *in = op_in(c, k);
-        if (!in || in->kind != VAL_CONST || !in->data || mpri_shape_elements(&in->shape) != 1) return -1;
+        if (!in || in->kind != VAL_CONST || !in->data || mpri_shape_elements(&in->shape) != 1)
+            return -1;
         v[k] = mpri_load_f64(in->dtype, in->data, 0);
     }
     double n = ceil((v[1] - v[0]) / v[2]);
@@ -108,13 +115,14 @@ static int64_t float_count(InferCtx *c)
 static int64_t int_count(int64_t start, int64_t limit, int64_t delta)
 {
     if (delta == 0 || (delta > 0 ? start >= limit : start <= limit)) return 0;
-    uint64_t span = delta > 0 ? (uint64_t)limit - (uint64_t)start : (uint64_t)start - (uint64_t)limit;
+    uint64_t span =
+        delta > 0 ? (uint64_t)limit - (uint64_t)start : (uint64_t)start - (uint64_t)limit;
     uint64_t width = delta > 0 ? (uint64_t)delta : 0 - (uint64_t)delta;
     uint64_t n = (span - 1) / width + 1;
     return n > INT64_MAX ? -1 : (int64_t)n;
 }
 
-/* limit - start for a symbolic range with step 1; what a negative one means is decided when bound. */
+/* limit - start for a symbolic range with step 1; a negative one is clamped once it is bound. */
 static Dim symbolic_count(InferCtx *c, Dim start, Dim limit, Dim delta)
 {
     return delta == 1 ? mpri_op_dim_sub(c->sym, limit, start) : mpri_dim_fresh(c->sym);
@@ -153,7 +161,8 @@ static mpr_status infer_range(InferCtx *c)
 
 const OpDef mpri_op_Shape = {
     MPRI_OP(Shape, "", "layout"), .help = "dims of a tensor",
-    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(ShapeParams, shape_attrs), .nondiff_in = 1,
+    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(ShapeParams, shape_attrs),
+    .nondiff_in = 1,
     .cast_cuda = CAST_MOVE, .cast_cpu = CAST_MOVE, .infer = infer_shape, .grad_state = GRAD_ZERO,
 };
 const OpDef mpri_op_Size = {
@@ -163,7 +172,8 @@ const OpDef mpri_op_Size = {
 };
 const OpDef mpri_op_ConstantOfShape = {
     MPRI_OP(ConstantOfShape, "", "layout"), .help = "one value everywhere",
-    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(ConstantOfShapeParams, of_shape_attrs),
+    .min_in = 1, .max_in = 1, .min_out = 1,
+    .max_out = 1, PARAMS(ConstantOfShapeParams, of_shape_attrs),
     .nondiff_in = 1, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_of_shape,
     .grad_state = GRAD_ZERO,
 };
@@ -175,5 +185,6 @@ const OpDef mpri_op_Range = {
 const OpDef mpri_op_Constant = {
     MPRI_OP(Constant, "", "layout"), .help = "a tensor from the file",
     .min_in = 0, .max_in = 0, .min_out = 1, .max_out = 1, PARAMS(ConstantParams, constant_attrs),
-    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_constant, .grad_state = GRAD_ZERO,
+    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_constant,
+    .grad_state = GRAD_ZERO,
 };

@@ -1,8 +1,11 @@
-/* Operators whose output is the bytes of input 0 in another shape: Reshape, Squeeze, Unsqueeze, Flatten. */
+/* Operators whose output is the bytes of input 0 in another shape: Reshape, Squeeze, Unsqueeze,
+ * Flatten. */
 #include "runtime/op/layout.h"
 
-static const AttrRow reshape_attrs[] = {ATTR_FLAG(ReshapeParams, allowzero, "allowzero", 0), ATTR_END};
-static const AttrRow flatten_attrs[] = {ATTR(AxisParams, axis, "axis", INT, .def_int = 1), ATTR_END};
+static const AttrRow reshape_attrs[] = {ATTR_FLAG(ReshapeParams, allowzero, "allowzero", 0),
+                                        ATTR_END};
+static const AttrRow flatten_attrs[] = {ATTR(AxisParams, axis, "axis", INT, .def_int = 1),
+                                        ATTR_END};
 
 mpr_status mpri_op_grad_same_bytes(GradCtx *c)
 {
@@ -26,7 +29,8 @@ typedef struct Target {
     Dim total, rest; /* elements of x and of the given dims, without copied dims */
 } Target;
 
-/* Copied dims (0) stand on both sides and are left out of the products, so [0,-1] works on empty x too. */
+/* Copied dims (0) stand on both sides and are left out of the products, so [0,-1] works on empty x
+ * too. */
 static mpr_status read_target(InferCtx *c, const Dim *d, int64_t n, Target *t)
 {
     const ReshapeParams *p = c->n->params;
@@ -39,13 +43,15 @@ static mpr_status read_target(InferCtx *c, const Dim *d, int64_t n, Target *t)
         bool known = mpri_dim_is_int(c->sym, d[i], &v);
         t->out.d[i] = d[i];
         if (known && v < 0) {
-            if (v != -1 || t->infer >= 0)
-                return mpri_op_shape_error(c, 0, v == -1 ? "second -1 in the target of Reshape, at position"
-                                                         : "dim in the target of Reshape", v == -1 ? i : v);
+            if (v != -1) return mpri_op_shape_error(c, 0, "dim in the target of Reshape", v);
+            if (t->infer >= 0)
+                return mpri_op_shape_error(c, 0, "second -1 in the target of Reshape, at position",
+                                           i);
             t->infer = i;
         } else if (known && v == 0 && !p->allowzero) {
             if (x->rank >= 0 && i >= x->rank)
-                return mpri_op_shape_error(c, 0, "0 in the target of Reshape has no dim to copy, at position", i);
+                return mpri_op_shape_error(
+                    c, 0, "0 in the target of Reshape has no dim to copy, at position", i);
             t->out.d[i] = x->rank >= 0 ? x->d[i] : mpri_dim_fresh(c->sym);
             copied[i] = true;
         } else {
@@ -64,7 +70,8 @@ static mpr_status count_error(InferCtx *c, const Target *t)
     if (t->infer >= 0) shown.d[t->infer] = mpri_dim_int(c->sym, -1);
     return mpri_err_set(c->err, MPR_E_SHAPE, "cannot reshape %s to %s: %lld elements against %lld",
                         mpri_shape_print(c->sym, op_shape(c, 0), from, sizeof from),
-                        mpri_shape_print(c->sym, &shown, to, sizeof to), (long long)t->total, (long long)t->rest);
+                        mpri_shape_print(c->sym, &shown, to, sizeof to), (long long)t->total,
+                        (long long)t->rest);
 }
 
 static mpr_status infer_reshape(InferCtx *c)
@@ -111,7 +118,8 @@ static mpr_status infer_squeeze(InferCtx *c)
     TRY(mpri_op_axes(c, n, v, x->rank, axes));
     for (int64_t i = 0; i < n; i++) {
         Dim d = x->d[axes[i]];
-        if (mpri_dim_const(d) && d != 1) return mpri_op_shape_error(c, 0, "Squeeze of a dim that is not 1", d);
+        if (mpri_dim_const(d) && d != 1)
+            return mpri_op_shape_error(c, 0, "Squeeze of a dim that is not 1", d);
         gone[axes[i]] = true;
     }
     Shape out = {.rank = 0};
@@ -161,7 +169,8 @@ static mpr_status infer_flatten(InferCtx *c)
         return mpri_op_shape_error(c, 0, "axis of Flatten, allowed -rank to rank", p->axis);
     int64_t axis = p->axis < 0 ? p->axis + x->rank : p->axis;
     Shape out = {.rank = 2, .d = {1, 1}};
-    for (int i = 0; i < x->rank; i++) out.d[i >= axis] = mpri_dim_mul(c->sym, out.d[i >= axis], x->d[i]);
+    for (int i = 0; i < x->rank; i++)
+        out.d[i >= axis] = mpri_dim_mul(c->sym, out.d[i >= axis], x->d[i]);
     return set_same_bytes(c, &out);
 }
 

@@ -1,7 +1,8 @@
 /* Split and Slice.
  *
- * Slice with symbols: an end beyond 2^31 means "to the end", x[:, :-1] and x[:, 1:] both give n - 1, and a
- * symbolic end is clamped by min(). Numbers are exact; symbolic results are computed again when bound. */
+ * Slice with symbols: an end beyond 2^31 means "to the end", x[:, :-1] and x[:, 1:] both give
+ * n - 1, and a symbolic end is clamped by min(). Numbers are exact; symbolic results are computed
+ * again when bound. */
 #include "runtime/op/layout.h"
 
 static const AttrRow split_attrs[] = {
@@ -26,7 +27,8 @@ static Dim equal_part(InferCtx *c, Dim whole, int64_t parts, bool last)
     if (mpri_dim_mul(c->sym, exact, parts) == whole) return exact;
     Dim part = mpri_dim_div(c->sym, mpri_dim_add(c->sym, whole, parts - 1), parts);
     if (!last) return part;
-    return mpri_op_dim_max(c->sym, mpri_op_dim_sub(c->sym, whole, mpri_dim_mul(c->sym, part, parts - 1)), 0);
+    return mpri_op_dim_max(
+        c->sym, mpri_op_dim_sub(c->sym, whole, mpri_dim_mul(c->sym, part, parts - 1)), 0);
 }
 
 /* Contents of one part of a 1-D tensor. */
@@ -34,7 +36,8 @@ static void split_content(InferCtx *c, int out, int64_t from, Dim size)
 {
     int64_t n;
     const Dim *d = mpri_infer_content(c, 0, &n);
-    if (d && mpri_dim_const(size) && from >= 0 && from + size <= n) mpri_infer_set_content(c, out, size, d + from);
+    if (d && mpri_dim_const(size) && from >= 0 && from + size <= n)
+        mpri_infer_set_content(c, out, size, d + from);
 }
 
 static mpr_status infer_split(InferCtx *c)
@@ -45,9 +48,11 @@ static mpr_status infer_split(InferCtx *c)
     int axis = 0;
     TRY(mpri_op_check_type(c, 1, TS(MPR_INT64)));
     if (p->num_outputs && p->num_outputs != parts)
-        return mpri_op_shape_error(c, 0, "num_outputs of Split differs from the outputs of the node", p->num_outputs);
+        return mpri_op_shape_error(
+            c, 0, "num_outputs of Split differs from the outputs of the node", p->num_outputs);
     const Dim *sizes = op_in(c, 1) ? mpri_infer_content(c, 1, &n) : NULL;
-    if (sizes && n != parts) return mpri_op_shape_error(c, 1, "entries of split, allowed: one per output", n);
+    if (sizes && n != parts)
+        return mpri_op_shape_error(c, 1, "entries of split, allowed: one per output", n);
     if (x->rank >= 0) TRY(mpri_infer_axis(c, p->axis, x->rank, &axis));
     Dim sum = 0;
     for (int i = 0; i < parts; i++) {
@@ -63,7 +68,8 @@ static mpr_status infer_split(InferCtx *c)
         from = x->rank == 1 && from >= 0 && mpri_dim_const(out.d[0]) ? from + out.d[0] : -1;
     }
     if (x->rank >= 0 && mpri_dim_const(sum) && mpri_dim_const(x->d[axis]) && sum != x->d[axis])
-        return mpri_op_shape_error(c, 0, "sizes of Split do not add up to the dim along the axis", sum);
+        return mpri_op_shape_error(c, 0, "sizes of Split do not add up to the dim along the axis",
+                                   sum);
     return MPR_OK;
 }
 
@@ -77,7 +83,8 @@ static mpr_status grad_split(GradCtx *c)
     if (!parts) return mpri_err_nomem(c->err, (size_t)n * sizeof *parts);
     for (int i = 0; i < n; i++) {
         if (!c->n->out[i] && !c->dy[i])
-            return mpri_err_set(c->err, MPR_E_NOT_DIFFERENTIABLE, "output %d of Split has no name", i);
+            return mpri_err_set(c->err, MPR_E_NOT_DIFFERENTIABLE, "output %d of Split has no name",
+                                i);
         parts[i] = c->dy[i] ? c->dy[i] : mpri_op_grad_zeros_like(c, c->n->out[i]);
     }
     c->dx[0] = n == 1 ? parts[0] : mpri_build(c->b, OP_Concat, &axis, n, parts, 1, NULL);
@@ -86,13 +93,17 @@ static mpr_status grad_split(GradCtx *c)
 
 /* ---- Slice ---- */
 
-#define FAR ((int64_t)INT32_MAX) /* exporters write INT32_MAX, INT64_MAX and what lies between as "end" */
+/* Exporters write INT32_MAX, INT64_MAX and what lies between as "to the end". */
+#define FAR ((int64_t)INT32_MAX)
 
 typedef struct Range1 { /* elements start, start + step … of one axis */
     int64_t start, step, n;
 } Range1;
 
-static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+static int64_t clamp(int64_t v, int64_t low, int64_t high)
+{
+    return v < low ? low : v > high ? high : v;
+}
 
 static Range1 range_of(int64_t dim, int64_t start, int64_t end, int64_t step)
 {
@@ -128,7 +139,8 @@ static Dim slice_dim(InferCtx *c, Dim dim, Dim start, Dim end, Dim step)
     SymTab *s = c->sym;
     int64_t a, b, k;
     bool ka = mpri_dim_is_int(s, start, &a), kk = mpri_dim_is_int(s, step, &k);
-    if (mpri_dim_const(dim) && ka && kk && mpri_dim_is_int(s, end, &b)) return range_of(dim, a, b, k).n;
+    if (mpri_dim_const(dim) && ka && kk && mpri_dim_is_int(s, end, &b))
+        return range_of(dim, a, b, k).n;
     if (!kk || k != 1) return mpri_dim_fresh(s);
     Dim to = position(s, dim, end);
     if (ka && a == 0) return to;
@@ -155,9 +167,11 @@ static mpr_status slice_bounds(InferCtx *c, int rank, Bounds *b)
     const int64_t *axes = op_in(c, 3) ? mpri_op_ints(c, 3, &n_axes) : in_order;
     b->n = -1;
     if (!axes || !mpri_op_elements(c, 1, &count) || !mpri_dim_const(count)) return MPR_OK;
-    if (count > rank || (op_in(c, 3) && n_axes != count) || (b->end && n_end != count) || (b->step && n_step != count))
-        return mpri_op_shape_error(c, 0, "Slice needs as many ends, axes and steps as starts, at most one per dim; starts",
-                                   count);
+    if (count > rank || (op_in(c, 3) && n_axes != count) || (b->end && n_end != count) ||
+        (b->step && n_step != count))
+        return mpri_op_shape_error(
+            c, 0, "Slice needs as many ends, axes and steps as starts, at most one per dim; starts",
+            count);
     b->n = count;
     return mpri_op_axes(c, count, axes, rank, b->axes);
 }
@@ -169,7 +183,8 @@ static void slice_content(InferCtx *c, const Bounds *b)
     int64_t n, start, end, step;
     const Dim *d = mpri_infer_content(c, 0, &n);
     if (!d || b->n != 1 || !b->start || !b->end) return;
-    if (!mpri_dim_is_int(c->sym, b->start[0], &start) || !mpri_dim_is_int(c->sym, b->end[0], &end) ||
+    if (!mpri_dim_is_int(c->sym, b->start[0], &start) ||
+        !mpri_dim_is_int(c->sym, b->end[0], &end) ||
         !mpri_dim_is_int(c->sym, bound_step(b, 0), &step))
         return;
     Range1 r = range_of(n, start, end, step);
@@ -208,7 +223,8 @@ static mpr_status infer_slice(InferCtx *c)
 static mpr_status grad_slice(GradCtx *c)
 {
     Value *x = grad_in(c, 0);
-    int64_t n, n_end, n_axes = 0, n_step = 0, starts[MPRI_MAX_RANK], axes[MPRI_MAX_RANK], steps[MPRI_MAX_RANK];
+    int64_t n, n_end, n_axes = 0, n_step = 0, starts[MPRI_MAX_RANK], axes[MPRI_MAX_RANK],
+                      steps[MPRI_MAX_RANK];
     const int64_t *start, *end, *axis = NULL, *step = NULL;
     TRY(mpri_op_grad_const_shape(c, x));
     TRY(mpri_op_grad_ints(c, 1, &n, &start));
@@ -223,7 +239,8 @@ static mpr_status grad_slice(GradCtx *c)
         starts[i] = r.n > 0 ? r.start : 0;
         steps[i] = r.step;
     }
-    SliceGradParams p = {.dims = {rank, x->shape.d}, .starts = {n, starts}, .axes = {n, axes}, .steps = {n, steps}};
+    SliceGradParams p = {
+        .dims = {rank, x->shape.d}, .starts = {n, starts}, .axes = {n, axes}, .steps = {n, steps}};
     c->dx[0] = mpri_build1(c->b, OP_SliceGrad, &p, c->dy[0]);
     return mpri_op_grad_done(c);
 }
@@ -236,15 +253,19 @@ static mpr_status infer_slice_grad(InferCtx *c)
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
     TRY(mpri_op_dims_shape(c, p->dims, &out));
     if (p->starts.n != p->axes.n || p->steps.n != p->axes.n)
-        return mpri_op_shape_error(c, 0, "SliceGrad needs one start and step per axis; axes", p->axes.n);
-    if (dy->rank >= 0 && dy->rank != out.rank) return mpri_op_expect_shape(c, 0, &out, "cotangent, up to sliced axes");
+        return mpri_op_shape_error(c, 0, "SliceGrad needs one start and step per axis; axes",
+                                   p->axes.n);
+    if (dy->rank >= 0 && dy->rank != out.rank)
+        return mpri_op_expect_shape(c, 0, &out, "cotangent, up to sliced axes");
     for (int64_t i = 0; i < p->axes.n; i++) {
         int64_t axis = p->axes.v[i], start = p->starts.v[i], step = p->steps.v[i];
-        if (axis < 0 || axis >= out.rank) return mpri_op_shape_error(c, 0, "axis of SliceGrad", axis);
+        if (axis < 0 || axis >= out.rank)
+            return mpri_op_shape_error(c, 0, "axis of SliceGrad", axis);
         if (dy->rank < 0 || !mpri_dim_const(dy->d[axis]) || dy->d[axis] == 0) continue;
         int64_t last = start + (dy->d[axis] - 1) * step;
         if (start < 0 || start >= out.d[axis] || last < 0 || last >= out.d[axis])
-            return mpri_op_shape_error(c, 0, "SliceGrad writes outside its dims; last position", last);
+            return mpri_op_shape_error(c, 0, "SliceGrad writes outside its dims; last position",
+                                       last);
     }
     return mpri_infer_set(c, 0, op_type(c, 0), &out);
 }
@@ -253,17 +274,21 @@ static mpr_status infer_slice_grad(InferCtx *c)
 
 const OpDef mpri_op_Split = {
     MPRI_OP(Split, "", "layout"), .help = "parts along an axis",
-    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = -1, .optional_in = 2, PARAMS(SplitParams, split_attrs),
+    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = -1,
+    .optional_in = 2, PARAMS(SplitParams, split_attrs),
     .fixed_in = 2, .nondiff_in = 2, MOVE, .infer = infer_split, .grad = grad_split,
 };
 const OpDef mpri_op_Slice = {
     MPRI_OP(Slice, "", "layout"), .help = "elements start, start + step ... before end, per axis",
-    .min_in = 3, .max_in = 5, .min_out = 1, .max_out = 1, .optional_in = 24, .fixed_in = 30, .nondiff_in = 30, MOVE,
+    .min_in = 3, .max_in = 5, .min_out = 1, .max_out = 1, .optional_in = 24, .fixed_in = 30,
+    .nondiff_in = 30, MOVE,
     .infer = infer_slice, .grad = grad_slice,
 };
 const OpDef mpri_op_SliceGrad = {
-    MPRI_OP(SliceGrad, "mpr", "layout"), .help = "(dy): zeros of shape dims with dy at the sliced positions",
+    MPRI_OP(SliceGrad, "mpr", "layout"),
+    .help = "(dy): zeros of shape dims with dy at the sliced positions",
     .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(SliceGradParams, slice_grad_attrs),
-    .flags = OPF_INTERNAL, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_slice_grad,
+    .flags = OPF_INTERNAL, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
+    .infer = infer_slice_grad,
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built",
 };

@@ -1,25 +1,28 @@
 /* Losses: cross-entropy from logits (the fused form and the ONNX operator) and mean squared error.
  *
  * Loss values are f32 whatever the type of the logits, and f64 for f64. CrossEntropy keeps the
- * log-sum-exp per row instead of probabilities: the backward pass makes them again from the logits. */
+ * log-sum-exp per row instead of probabilities; the backward pass makes those from the logits. */
 #include "runtime/op/rules.h"
 
 static const AttrRow cross_entropy_attrs[] = {
     ATTR(CrossEntropyParams, axis, "axis", INT, .def_int = -1),
     ATTR(CrossEntropyParams, ignore_index, "ignore_index", INT, .def_int = MPRI_NO_IGNORE),
     ATTR(CrossEntropyParams, label_smoothing, "label_smoothing", FLOAT),
-    ATTR(CrossEntropyParams, reduction, "reduction", STRING, .def_string = "mean", .choices = "mean|sum|none"),
+    ATTR(CrossEntropyParams, reduction, "reduction", STRING, .def_string = "mean",
+         .choices = "mean|sum|none"),
     ATTR_OUT_DTYPE(CrossEntropyParams),
     ATTR_END,
 };
 static const AttrRow softmax_loss_attrs[] = {
-    ATTR(SoftmaxCrossEntropyLossParams, ignore_index, "ignore_index", INT, .def_int = MPRI_NO_IGNORE),
+    ATTR(SoftmaxCrossEntropyLossParams, ignore_index, "ignore_index", INT,
+         .def_int = MPRI_NO_IGNORE),
     ATTR(SoftmaxCrossEntropyLossParams, reduction, "reduction", STRING, .def_string = "mean",
          .choices = "mean|sum|none"),
     ATTR_END,
 };
 static const AttrRow mse_attrs[] = {
-    ATTR(MseLossParams, reduction, "reduction", STRING, .def_string = "mean", .choices = "mean|sum"),
+    ATTR(MseLossParams, reduction, "reduction", STRING, .def_string = "mean",
+         .choices = "mean|sum"),
     ATTR_OUT_DTYPE(MseLossParams),
     ATTR_END,
 };
@@ -28,7 +31,8 @@ static bool is_none(const char *reduction) { return reduction && reduction[0] ==
 
 /* ---- type and shape rules ---- */
 
-/* Checks labels and weights against logits at inputs (x, x + 1, weights); *rows = shape of the labels. */
+/* Checks labels and weights against logits at inputs (x, x + 1, weights); *rows = shape of the
+ * labels. */
 static mpr_status check_labels(InferCtx *c, int x, int64_t axis, int weights, Shape *rows)
 {
     const Shape *s = op_shape(c, x);
@@ -41,8 +45,10 @@ static mpr_status check_labels(InferCtx *c, int x, int64_t axis, int weights, Sh
     TRY(mpri_infer_axis(c, axis, s->rank, &at));
     Shape want = {.rank = s->rank - 1};
     for (int i = 0; i < want.rank; i++) want.d[i] = s->d[i < at ? i : i + 1];
-    TRY(mpri_op_expect_shape(c, x + 1, &want, "labels: shape of the scores without the class axis"));
-    TRY(mpri_op_expect_shape(c, weights, &(Shape){.rank = 1, .d = {s->d[at]}}, "one weight per class"));
+    TRY(mpri_op_expect_shape(c, x + 1, &want,
+                             "labels: shape of the scores without the class axis"));
+    TRY(mpri_op_expect_shape(c, weights, &(Shape){.rank = 1, .d = {s->d[at]}},
+                             "one weight per class"));
     *rows = want;
     return MPR_OK;
 }
@@ -70,7 +76,8 @@ static mpr_status infer_cross_entropy_grad(InferCtx *c)
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
     TRY(mpri_op_mixed_type(c, 1, 2, TS_FLOAT, p->out_dtype, &t));
     TRY(check_labels(c, 1, p->axis, 5, &rows));
-    TRY(mpri_op_expect_shape(c, 0, is_none(p->reduction) ? &rows : &scalar, "cotangent of the loss"));
+    TRY(mpri_op_expect_shape(c, 0, is_none(p->reduction) ? &rows : &scalar,
+                             "cotangent of the loss"));
     TRY(mpri_op_expect_shape(c, 3, &rows, "log-sum-exp"));
     TRY(mpri_op_expect_shape(c, 4, &scalar, "count"));
     return mpri_infer_set(c, 0, t, op_shape(c, 1));
@@ -132,11 +139,13 @@ static mpr_status grad_cross_entropy(GradCtx *c)
     return mpri_op_grad_done(c);
 }
 
-/* The ONNX operator keeps no log-sum-exp: the fused form computes it once more for the backward pass. */
+/* The ONNX operator keeps no log-sum-exp: the fused form computes it once more for the backward
+ * pass. */
 static mpr_status grad_softmax_loss(GradCtx *c)
 {
     const SoftmaxCrossEntropyLossParams *forward = c->n->params;
-    CrossEntropyParams p = {.axis = 1, .ignore_index = forward->ignore_index, .reduction = forward->reduction};
+    CrossEntropyParams p = {
+        .axis = 1, .ignore_index = forward->ignore_index, .reduction = forward->reduction};
     Value *dlog = grad_dy(c, 1), *again[3], *dx = NULL;
     if (!grad_needs(c, 0)) return MPR_OK;
     if (c->dy[0]) {
@@ -160,8 +169,8 @@ static mpr_status grad_mse(GradCtx *c)
     p.out_dtype = MPR_DTYPE_NONE;
     TRY(mpri_op_grad_only_first(c));
     TRY(mpri_op_grad_output(c, 1, &count));
-    d = mpri_build(c->b, OP_MseLossGrad, &p, 4, (Value *const[]){c->dy[0], grad_in(c, 0), grad_in(c, 1), count}, 1,
-                   NULL);
+    d = mpri_build(c->b, OP_MseLossGrad, &p, 4,
+                   (Value *const[]){c->dy[0], grad_in(c, 0), grad_in(c, 1), count}, 1, NULL);
     if (grad_needs(c, 0)) c->dx[0] = d;
     if (grad_needs(c, 1)) c->dx[1] = mpri_op_grad_unary(c, OP_Neg, d);
     return mpri_op_grad_done(c);
@@ -170,28 +179,35 @@ static mpr_status grad_mse(GradCtx *c)
 /* ---- definitions ---- */
 
 const OpDef mpri_op_SoftmaxCrossEntropyLoss = {
-    MPRI_OP(SoftmaxCrossEntropyLoss, "", "loss"), .help = "cross-entropy of scores (N,C,...) and labels (N,...)",
+    MPRI_OP(SoftmaxCrossEntropyLoss, "", "loss"),
+    .help = "cross-entropy of scores (N,C,...) and labels (N,...)",
     .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 2, .optional_in = 4,
     PARAMS(SoftmaxCrossEntropyLossParams, softmax_loss_attrs), .flags = OPF_LOSS, .nondiff_in = 6,
     .cast_cuda = CAST_FP32, .cast_cpu = CAST_FP32, .infer = infer_softmax_loss,
     .grad_state = GRAD_FUNCTION, .grad = grad_softmax_loss,
 };
 const OpDef mpri_op_CrossEntropy = {
-    MPRI_OP(CrossEntropy, "mpr", "loss"), .help = "(logits, labels, weights): loss, log-sum-exp, count",
+    MPRI_OP(CrossEntropy, "mpr", "loss"),
+    .help = "(logits, labels, weights): loss, log-sum-exp, count",
     .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 3, .optional_in = 4,
-    PARAMS(CrossEntropyParams, cross_entropy_attrs), .flags = OPF_INTERNAL | OPF_LOSS | OPF_MIXED_IN,
+    PARAMS(CrossEntropyParams, cross_entropy_attrs),
+    .flags = OPF_INTERNAL | OPF_LOSS | OPF_MIXED_IN,
     .nondiff_in = 6, .cast_cuda = CAST_FP32, .cast_cpu = CAST_FP32, .infer = infer_cross_entropy,
     .grad_state = GRAD_FUNCTION, .grad = grad_cross_entropy,
 };
 const OpDef mpri_op_CrossEntropyGrad = {
-    MPRI_OP(CrossEntropyGrad, "mpr", "loss"), .help = "(dloss, logits, labels, lse, count, weights): dlogits",
+    MPRI_OP(CrossEntropyGrad, "mpr", "loss"),
+    .help = "(dloss, logits, labels, lse, count, weights): dlogits",
     .min_in = 5, .max_in = 6, .min_out = 1, .max_out = 1, .optional_in = 32,
-    PARAMS(CrossEntropyParams, cross_entropy_attrs), .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT,
-    .inplace = 2, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_cross_entropy_grad,
+    PARAMS(CrossEntropyParams, cross_entropy_attrs),
+    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT,
+    .inplace = 2, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
+    .infer = infer_cross_entropy_grad,
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built",
 };
 const OpDef mpri_op_MseLoss = {
-    MPRI_OP(MseLoss, "mpr", "loss"), .help = "(pred, target): mean or sum of squared differences, count",
+    MPRI_OP(MseLoss, "mpr", "loss"),
+    .help = "(pred, target): mean or sum of squared differences, count",
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 2, PARAMS(MseLossParams, mse_attrs),
     .flags = OPF_INTERNAL | OPF_LOSS | OPF_MIXED_IN, .cast_cuda = CAST_FP32, .cast_cpu = CAST_FP32,
     .infer = infer_mse, .grad_state = GRAD_FUNCTION, .grad = grad_mse,

@@ -1,9 +1,9 @@
-/* Matrix products. MatMul follows numpy.matmul (rank-1 operands are promoted and the extra dim removed);
- * Linear is a recovered layer y = x W + b; FusedMatMul is what all of them are lowered to, and what
- * gradients are built from, so that no transposed copy of a weight is ever made.
+/* Matrix products. MatMul follows numpy.matmul (rank-1 operands are promoted and the extra dim
+ * removed); Linear is a recovered layer y = x W + b; FusedMatMul is what all of them are lowered
+ * to, and what gradients are built from, so that no transposed copy of a weight is ever made.
  *
- * Trap in the gradients: with a weight of rank 2 under batch dims, a batched product followed by a sum
- * over the batch would need batch times the memory of the weight. Rows are flattened instead. */
+ * Trap in the gradients: with a weight of rank 2 under batch dims, a batched product followed by a
+ * sum over the batch would need batch times the memory of the weight: rows are flattened. */
 #include "runtime/op/rules.h"
 
 static const AttrRow gemm_attrs[] = {
@@ -18,7 +18,8 @@ static const AttrRow fused_attrs[] = {
     ATTR_FLAG(FusedMatMulParams, trans_a, "trans_a", 0),
     ATTR_FLAG(FusedMatMulParams, trans_b, "trans_b", 0),
     ATTR(FusedMatMulParams, alpha, "alpha", FLOAT, .def_float = 1),
-    ATTR(FusedMatMulParams, activation, "activation", STRING, .def_string = "", .choices = "|relu|gelu|gelu_tanh"),
+    ATTR(FusedMatMulParams, activation, "activation", STRING, .def_string = "",
+         .choices = "|relu|gelu|gelu_tanh"),
     ATTR_OUT_DTYPE(FusedMatMulParams),
     ATTR_END,
 };
@@ -118,7 +119,8 @@ static mpr_status infer_fused(InferCtx *c)
     DType t, out_type;
     TRY(mpri_op_common_type(c, 0, 2, TS_FLOAT, &t));
     TRY(mpri_op_mixed_type(c, 0, 1, TS_FLOAT, p->out_dtype, &out_type));
-    if (t != MPR_DTYPE_NONE) TRY(mpri_op_check_type(c, 2, TS(t) | (t == MPR_FLOAT64 ? 0 : TS(MPR_FLOAT32))));
+    if (t != MPR_DTYPE_NONE)
+        TRY(mpri_op_check_type(c, 2, TS(t) | (t == MPR_FLOAT64 ? 0 : TS(MPR_FLOAT32))));
     TRY(mpri_op_check_rank(c, 0, 2, MPRI_MAX_RANK));
     TRY(mpri_op_check_rank(c, 1, 2, MPRI_MAX_RANK));
     Shape a = *op_shape(c, 0), b = *op_shape(c, 1), out = mpri_op_unknown;
@@ -136,7 +138,8 @@ static mpr_status infer_fused(InferCtx *c)
 
 static Value *product(GradCtx *c, Value *a, bool trans_a, Value *b, bool trans_b, double alpha)
 {
-    FusedMatMulParams p = {.trans_a = trans_a, .trans_b = trans_b, .alpha = (float)alpha, .activation = ""};
+    FusedMatMulParams p = {
+        .trans_a = trans_a, .trans_b = trans_b, .alpha = (float)alpha, .activation = ""};
     return mpri_build2(c->b, OP_FusedMatMul, &p, a, b);
 }
 
@@ -179,7 +182,8 @@ static mpr_status grad_matmul(GradCtx *c)
     }
     if (grad_needs(c, 1)) {
         bool flat = mb->shape.rank == 2;
-        Value *db = product(c, flat ? rows_of(c, ma) : ma, true, flat ? rows_of(c, dy) : dy, false, 1);
+        Value *db =
+            product(c, flat ? rows_of(c, ma) : ma, true, flat ? rows_of(c, dy) : dy, false, 1);
         c->dx[1] = column ? mpri_op_grad_reshape_like(c, db, b) : db;
     }
     return mpri_op_grad_done(c);
@@ -210,7 +214,8 @@ static mpr_status grad_linear(GradCtx *c)
     }
     if (grad_needs(c, 1)) {
         Value *rows = rows_of(c, x), *drows = rows_of(c, dy);
-        c->dx[1] = p->trans_w ? product(c, drows, true, rows, false, 1) : product(c, rows, true, drows, false, 1);
+        c->dx[1] = p->trans_w ? product(c, drows, true, rows, false, 1)
+                              : product(c, rows, true, drows, false, 1);
     }
     if (grad_needs(c, 2)) c->dx[2] = dy;
     return mpri_op_grad_done(c);
@@ -220,24 +225,30 @@ static mpr_status grad_linear(GradCtx *c)
 
 const OpDef mpri_op_MatMul = {
     MPRI_OP(MatMul, "", "matmul"), .help = "matrix product, batch dims broadcast",
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .cast_cuda = CAST_LOW, .cast_cpu = CAST_LOW,
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .cast_cuda = CAST_LOW,
+    .cast_cpu = CAST_LOW,
     .infer = infer_matmul, .grad_state = GRAD_FUNCTION, .grad = grad_matmul,
 };
 const OpDef mpri_op_Gemm = {
     MPRI_OP(Gemm, "", "matmul"), .help = "alpha * A' B' + beta * C",
-    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 1, .optional_in = 4, PARAMS(GemmParams, gemm_attrs),
+    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 1,
+    .optional_in = 4, PARAMS(GemmParams, gemm_attrs),
     .cast_cuda = CAST_LOW, .cast_cpu = CAST_LOW,
     .infer = infer_gemm, .grad_state = GRAD_FUNCTION, .grad = grad_gemm,
 };
 const OpDef mpri_op_Linear = {
     MPRI_OP(Linear, "mpr", "matmul"), .help = "layer: x W + b, or x W^T + b",
-    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 1, .optional_in = 4, PARAMS(LinearParams, linear_attrs),
+    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 1,
+    .optional_in = 4, PARAMS(LinearParams, linear_attrs),
     .flags = OPF_INTERNAL, .cast_cuda = CAST_LOW, .cast_cpu = CAST_LOW,
     .infer = infer_linear, .grad_state = GRAD_FUNCTION, .grad = grad_linear,
 };
 const OpDef mpri_op_FusedMatMul = {
-    MPRI_OP(FusedMatMul, "mpr", "matmul"), .help = "act(alpha * A' B' + bias); output 1: before act",
-    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 2, .optional_in = 4, PARAMS(FusedMatMulParams, fused_attrs),
+    MPRI_OP(FusedMatMul, "mpr", "matmul"),
+    .help = "act(alpha * A' B' + bias); output 1: before act",
+    .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 2,
+    .optional_in = 4, PARAMS(FusedMatMulParams, fused_attrs),
     .flags = OPF_INTERNAL | OPF_MIXED_OUT, .cast_cuda = CAST_LOW, .cast_cpu = CAST_LOW,
-    .infer = infer_fused, .grad_state = GRAD_NONE, .grad_reason = "made after the backward pass was built",
+    .infer = infer_fused, .grad_state = GRAD_NONE,
+    .grad_reason = "made after the backward pass was built",
 };

@@ -1,7 +1,7 @@
 /* Layer normalisation over the axes from `axis` to the last (Ba et al., 2016).
  *
- * Unlike the ONNX text, the canonical graph may mix types here: scale and bias f32 with a 16-bit x, since
- * norm parameters and statistics are f32 always; the kernel computes in f32 and rounds once. */
+ * Unlike the ONNX text, the canonical graph may mix types here: scale and bias f32 with a 16-bit x,
+ * since norm parameters and statistics are always f32. The kernel computes in f32, rounds once. */
 #include "runtime/op/rules.h"
 
 static const AttrRow layer_norm_attrs[] = {
@@ -112,7 +112,8 @@ static Value *statistics_grad(GradCtx *c, Value *mean, Value *inv, Value *dmean,
     if (n == 0) return NULL;
     if (dmean) dx = mpri_op_grad_expand_like(c, mpri_op_grad_scale(c, dmean, 1 / n), x);
     if (dinv) {
-        Value *centred = mpri_op_grad_binary(c, OP_Sub, mpri_build_cast(c->b, x, mean->dtype), mean);
+        Value *centred =
+            mpri_op_grad_binary(c, OP_Sub, mpri_build_cast(c->b, x, mean->dtype), mean);
         Value *cube = mpri_op_grad_binary(c, OP_Mul, inv, mpri_op_grad_binary(c, OP_Mul, inv, inv));
         Value *slope = mpri_op_grad_scale(c, mpri_op_grad_binary(c, OP_Mul, dinv, cube), -1 / n);
         Value *part = mpri_op_grad_binary(c, OP_Mul, centred, slope);
@@ -135,7 +136,8 @@ static mpr_status grad_layer_norm(GradCtx *c)
                    (Value *const[]){c->dy[0], grad_in(c, 0), grad_in(c, 1), mean, inv}, 3, out);
     if (grad_needs(c, 0)) {
         Value *more = statistics_grad(c, mean, inv, dmean, dinv);
-        c->dx[0] = out[0] && more ? mpri_op_grad_binary(c, OP_Add, out[0], more) : out[0] ? out[0] : more;
+        if (out[0] && more) more = mpri_op_grad_binary(c, OP_Add, out[0], more);
+        c->dx[0] = more ? more : out[0];
     }
     for (int k = 1; k < 3; k++)
         if (grad_needs(c, k)) c->dx[k] = weight_grad(c, out[k], grad_in(c, k));
@@ -143,14 +145,16 @@ static mpr_status grad_layer_norm(GradCtx *c)
 }
 
 const OpDef mpri_op_LayerNormalization = {
-    MPRI_OP(LayerNormalization, "", "norm"), .help = "(x - mean) / sqrt(var + epsilon) * scale + bias",
+    MPRI_OP(LayerNormalization, "", "norm"),
+    .help = "(x - mean) / sqrt(var + epsilon) * scale + bias",
     .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 3, .optional_in = 4,
     PARAMS(LayerNormParams, layer_norm_attrs), .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
     .fixed_in = 6, .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_layer_norm,
     .grad_state = GRAD_FUNCTION, .grad = grad_layer_norm,
 };
 const OpDef mpri_op_LayerNormGrad = {
-    MPRI_OP(LayerNormGrad, "mpr", "norm"), .help = "(dy, x, scale, mean, invstd): dx, dscale, dbias",
+    MPRI_OP(LayerNormGrad, "mpr", "norm"),
+    .help = "(dy, x, scale, mean, invstd): dx, dscale, dbias",
     .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 3, PARAMS(LayerNormParams, layer_norm_attrs),
     .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3, .cast_cuda = CAST_FIXED,
     .cast_cpu = CAST_FIXED, .infer = infer_layer_norm_grad, .grad_state = GRAD_NONE,

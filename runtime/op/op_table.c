@@ -14,7 +14,8 @@ static mpr_status infer_opaque(InferCtx *c)
 const OpDef mpri_op_Opaque = {
     .id = OP_Opaque, .name = "Opaque", .domain = "mpr", .since = 1, .family = "opaque",
     .help = "an operator that is not known here",
-    .min_in = 0, .max_in = -1, .min_out = 0, .max_out = -1, .optional_in = UINT32_MAX, .flags = OPF_OPAQUE,
+    .min_in = 0, .max_in = -1, .min_out = 0, .max_out = -1, .optional_in = UINT32_MAX,
+    .flags = OPF_OPAQUE,
     .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_opaque,
     .grad_state = GRAD_NONE, .grad_reason = "the operator is not known",
 };
@@ -54,6 +55,7 @@ static const OpDef *find(const char *domain, const char *name)
 
 const OpTable *mpri_op_table(void)
 {
-    static const OpTable table = {.count = OP_COUNT, .defs = defs, .find = find, .opaque = &mpri_op_Opaque};
+    static const OpTable table = {
+        .count = OP_COUNT, .defs = defs, .find = find, .opaque = &mpri_op_Opaque};
     return &table;
 }

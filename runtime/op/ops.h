@@ -20,7 +20,7 @@ extern const OpDef mpri_op_Opaque;
 /* The table that every graph is created with. */
 const OpTable *mpri_op_table(void);
 
-/* Start of every OpDef: id and opset come from the row in ops.def; a test compares domain and family.
+/* Start of every OpDef: id and opset come from the row in ops.def; a test compares the rest.
  *   const OpDef mpri_op_Relu = { MPRI_OP(Relu, "", "elementwise"), .help = "…", … }; */
 enum {
 #define OP(name, domain, since, family) OP_SINCE_##name = since,

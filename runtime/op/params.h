@@ -1,8 +1,10 @@
-/* Parameter structs: the attributes of each operator as plain C, shared by OpDefs, passes and kernels.
- * The attribute rows of an OpDef describe the same struct by offsets. Internal fields (not ONNX) say so.
+/* Parameter structs: the attributes of each operator as plain C, shared by OpDefs, passes and
+ * kernels. The attribute rows of an OpDef describe the same struct by offsets. Internal fields (not
+ * ONNX) say so.
  *
- * out_dtype (internal, an mpr_dtype): type of output 0 where it differs from the rule of the operator;
- * 0 = the rule. Where it is set, float inputs may differ in type: the kernel computes in f32. */
+ * out_dtype (internal, an mpr_dtype): type of output 0 where it differs from the rule of the
+ * operator; 0 = the rule. Where it is set, float inputs may differ in type: the kernel computes in
+ * f32. */
 #ifndef MPRI_OP_PARAMS_H
 #define MPRI_OP_PARAMS_H
 
@@ -40,10 +42,11 @@ typedef struct LinearParams {
     int64_t trans_w; /* y = x W^T + b when 1 (W is [N,K]), x W + b when 0 (W is [K,N]) */
 } LinearParams;
 
-/* C = act(alpha * op(A) op(B) + bias). A, B: rank >= 2; batch dims broadcast as MatMul; the last two dims
- * are transposed when trans_* is set. When B has rank 2 and trans_a is 0, A's leading dims are flattened
- * into rows. bias (optional input 2): [N], f32 or the type of A. activation: "", "relu", "gelu",
- * "gelu_tanh". Output 1 (optional): the value before the activation, when backward needs it. */
+/* C = act(alpha * op(A) op(B) + bias). A, B: rank >= 2; batch dims broadcast as MatMul; the last
+ * two dims are transposed when trans_* is set. When B has rank 2 and trans_a is 0, A's leading dims
+ * are flattened into rows. bias (optional input 2): [N], f32 or the type of A. activation: "",
+ * "relu", "gelu", "gelu_tanh". Output 1 (optional): the value before the activation, when backward
+ * needs it. */
 typedef struct FusedMatMulParams {
     int64_t trans_a, trans_b;
     float alpha;
@@ -66,10 +69,11 @@ typedef struct SoftmaxParams {
     int64_t out_dtype;
 } SoftmaxParams;
 
-/* LayerNormalization(x, scale, bias?) -> y, mean?, invstd?; statistics are f32 (f64 for f64 x), shape of x
- * with ones from axis on; scale and bias may be f32 with a low x, and broadcast to the normalised axes.
- * LayerNormGrad(dy, x, scale, mean, invstd) -> dx (type of x), dscale, dbias (f32, or f64; shape of the
- * normalised axes). Each output may be absent. */
+/* LayerNormalization(x, scale, bias?) -> y, mean?, invstd?; statistics are f32 (f64 for f64 x),
+ * shape of x with ones from axis on; scale and bias may be f32 with a low x, and broadcast to the
+ * normalised axes.
+ * LayerNormGrad(dy, x, scale, mean, invstd) -> dx (type of x), dscale, dbias (f32, or f64; shape of
+ * the normalised axes). Each output may be absent. */
 typedef struct LayerNormParams {
     int64_t axis;
     float epsilon;
@@ -82,13 +86,15 @@ typedef struct LayerNormParams {
  *   loss: f32 (f64 for f64 logits): scalar for "mean" and "sum", shape of labels for "none".
  *   lse: log-sum-exp per label position, type of loss, shape of labels.
  *   count: scalar, type of loss: sum of weights (1 each without weights) of the labels that count.
- *   per counted label t: w[t] * (lse - x[t]) * (1 - s) + s / C * sum_c w[c] * (lse - x[c]), s = smoothing;
+ *   per counted label t, with s = smoothing:
+ *     w[t] * (lse - x[t]) * (1 - s) + s / C * sum_c w[c] * (lse - x[c]);
  *   "mean" divides their sum by count (0 / 0 = NaN when no label counts, as PyTorch).
- * CrossEntropyGrad(dloss, logits, labels, lse, count, weights?) -> dlogits (type of logits); rows that do
- *   not count give zeros, also when count is 0. */
+ * CrossEntropyGrad(dloss, logits, labels, lse, count, weights?) -> dlogits (type of logits);
+ *   rows that do not count give zeros, also when count is 0. */
 typedef struct CrossEntropyParams {
     int64_t axis;         /* class axis */
-    int64_t ignore_index; /* labels of this value do not count; may lie outside [0, C); MPRI_NO_IGNORE */
+    int64_t ignore_index; /* labels of this value do not count, inside [0, C) or not;
+                             MPRI_NO_IGNORE: none */
     float label_smoothing;
     const char *reduction; /* "mean", "sum", "none" */
     int64_t out_dtype;     /* CrossEntropyGrad only */
@@ -114,8 +120,9 @@ typedef struct TransposeParams {
 typedef struct SplitParams {
     int64_t axis, num_outputs;
 } SplitParams;
-/* SliceGrad(dy): zeros of shape dims, with dy element i along axes[k] stored at starts[k] + i * steps[k].
- * Axes are not negative and distinct; starts are resolved: 0 <= start < dim (0 when dy is empty). */
+/* SliceGrad(dy): zeros of shape dims, with dy element i along axes[k] stored at
+ * starts[k] + i * steps[k]. Axes are not negative and distinct; starts are resolved:
+ * 0 <= start < dim (0 when dy is empty). */
 typedef struct SliceGradParams {
     Ints dims, starts, axes, steps;
 } SliceGradParams;
@@ -129,8 +136,8 @@ typedef struct ConstantParams {
     TensorAttr value;
 } ConstantParams;
 
-/* GatherGrad(dy, indices): table gradient of shape dims; repeated indices are summed in f32 and stored as
- * f32 (f64 for f64 dy). indices may be negative, as in Gather. */
+/* GatherGrad(dy, indices): table gradient of shape dims; repeated indices are summed in f32 and
+ * stored as f32 (f64 for f64 dy). indices may be negative, as in Gather. */
 typedef struct GatherGradParams {
     int64_t axis;
     Ints dims;
@@ -147,12 +154,12 @@ typedef struct ConvParams {
     Ints dims; /* internal */
 } ConvParams;
 
-/* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside training).
- * DropoutGrad(dy, mask, ratio?, training_mode?) -> dx. Kept values are scaled by 1/(1-ratio); ratio 1
- * gives zeros. Absent ratio = 0.5, absent training_mode = false. */
+/* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside
+    int64_t stream; /* internal: number of the random stream, the same in every clone */
+ * 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */
 typedef struct DropoutParams {
     int64_t seed;
-    int64_t stream; /* internal: number of the random stream, the same in every clone of the graph */
+    int64_t stream; /* internal: number of the random stream, the same in every clone */
 } DropoutParams;
 
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */

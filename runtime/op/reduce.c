@@ -1,6 +1,6 @@
-/* Reductions over axes given by input 1 (absent or empty: all axes, or none with noop_with_empty_axes).
- * Sums and means accumulate in f32 whatever the stored type. SumTo sums a tensor down to a shape it was
- * broadcast from; the autodiff pass uses it. */
+/* Reductions over axes given by input 1 (absent or empty: all axes, or none with
+ * noop_with_empty_axes). Sums and means accumulate in f32 whatever the stored type. SumTo sums a
+ * tensor down to a shape it was broadcast from; the autodiff pass uses it. */
 #include "runtime/op/rules.h"
 
 static const AttrRow reduce_attrs[] = {
@@ -97,8 +97,11 @@ static mpr_status infer_sum_to(InferCtx *c)
     const Shape *x = op_shape(c, 0);
     for (int i = 0; x->rank >= 0 && i < out.rank; i++) {
         int at = x->rank - out.rank + i;
-        bool fits = out.d[i] == 1 || (at >= 0 && (out.d[i] == x->d[at] || !mpri_dim_const(x->d[at])));
-        if (!fits) return mpri_op_shape_error(c, 0, "target dim of SumTo does not broadcast to the input", out.d[i]);
+        bool fits =
+            out.d[i] == 1 || (at >= 0 && (out.d[i] == x->d[at] || !mpri_dim_const(x->d[at])));
+        if (!fits)
+            return mpri_op_shape_error(c, 0, "target dim of SumTo does not broadcast to the input",
+                                       out.d[i]);
     }
     return mpri_infer_set(c, 0, t, &out);
 }
@@ -178,8 +181,8 @@ static mpr_status grad_extremum(GradCtx *c)
     return mpri_op_grad_done(c);
 }
 
-/* Product of the others, without dividing by zero: with p the product of the nonzero elements, an element
- * has p / x when there is no zero, p when it is the only zero, else 0. */
+/* Product of the others, without dividing by zero: with p the product of the nonzero elements, an
+ * element has p / x when there is no zero, p when it is the only zero, else 0. */
 static mpr_status grad_prod(GradCtx *c)
 {
     Reduction r;
@@ -190,10 +193,12 @@ static mpr_status grad_prod(GradCtx *c)
     Value *zero = mpri_op_grad_zero(c, x), *is_zero = mpri_op_grad_binary(c, OP_Equal, x, zero);
     Value *nonzero = mpri_build3(b, OP_Where, NULL, is_zero, mpri_build_scalar(b, x->dtype, 1), x);
     Value *p = mpri_op_grad_reduce(c, OP_ReduceProd, nonzero, r.n, r.axes);
-    Value *zeros = mpri_op_grad_reduce(c, OP_ReduceSum, mpri_build_cast(b, is_zero, wide), r.n, r.axes);
+    Value *zeros =
+        mpri_op_grad_reduce(c, OP_ReduceSum, mpri_build_cast(b, is_zero, wide), r.n, r.axes);
     Value *none = mpri_op_grad_binary(c, OP_Equal, zeros, mpri_build_scalar(b, wide, 0));
     Value *one = mpri_op_grad_binary(c, OP_Equal, zeros, mpri_build_scalar(b, wide, 1));
-    Value *others = mpri_build3(b, OP_Where, NULL, none, mpri_op_grad_binary(c, OP_Div, p, nonzero), zero);
+    Value *others =
+        mpri_build3(b, OP_Where, NULL, none, mpri_op_grad_binary(c, OP_Div, p, nonzero), zero);
     Value *lone = mpri_build3(b, OP_Where, NULL, one, p, zero);
     Value *slope = mpri_build3(b, OP_Where, NULL, is_zero, lone, others);
     c->dx[0] = mpri_op_grad_binary(c, OP_Mul, dy, slope);
@@ -202,16 +207,18 @@ static mpr_status grad_prod(GradCtx *c)
 
 /* ---- definitions ---- */
 
-#define REDUCTION                                                                                        \
-    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = 1, .optional_in = 2,                              \
+#define REDUCTION                                                                                  \
+    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = 1, .optional_in = 2,                        \
     PARAMS(ReduceParams, reduce_attrs), .fixed_in = 2, .nondiff_in = 2, .grad_state = GRAD_FUNCTION
 
 const OpDef mpri_op_ReduceMean = {
-    MPRI_OP(ReduceMean, "", "reduce"), .help = "mean over axes", REDUCTION, .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
+    MPRI_OP(ReduceMean, "", "reduce"), .help = "mean over axes", REDUCTION,
+    .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
     .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_sum, .grad = grad_mean,
 };
 const OpDef mpri_op_ReduceSum = {
-    MPRI_OP(ReduceSum, "", "reduce"), .help = "sum over axes", REDUCTION, .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
+    MPRI_OP(ReduceSum, "", "reduce"), .help = "sum over axes", REDUCTION,
+    .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
     .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_sum, .grad = grad_sum,
 };
 const OpDef mpri_op_ReduceProd = {
@@ -227,8 +234,11 @@ const OpDef mpri_op_ReduceMin = {
     .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_extremum, .grad = grad_extremum,
 };
 const OpDef mpri_op_SumTo = {
-    MPRI_OP(SumTo, "mpr", "reduce"), .help = "sum over the dims that a tensor of shape dims was broadcast along",
+    MPRI_OP(SumTo, "mpr", "reduce"),
+    .help = "sum over the dims that a tensor of shape dims was broadcast along",
     .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(SumToParams, sum_to_attrs),
-    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
-    .infer = infer_sum_to, .grad_state = GRAD_NONE, .grad_reason = "made by the backward pass itself",
+    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_FIXED,
+    .cast_cpu = CAST_FIXED,
+    .infer = infer_sum_to, .grad_state = GRAD_NONE,
+    .grad_reason = "made by the backward pass itself",
 };

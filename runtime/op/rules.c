@@ -1,4 +1,5 @@
-/* Checks that most shape rules share. Messages show both sides: what was found and what was expected. */
+/* Checks that most shape rules share. Messages show both sides: what was found and what was
+ * expected. */
 #include "runtime/op/rules.h"
 
 #include <inttypes.h>
@@ -32,8 +33,9 @@ mpr_status mpri_op_check_type(InferCtx *c, int k, TypeSet set)
     DType t = op_type(c, k);
     if (t == MPR_DTYPE_NONE || (set & TS(t))) return MPR_OK;
     char name[256], allowed[160];
-    return mpri_err_set(c->err, MPR_E_TYPE, "%s has type %s; allowed: %s", input_text(c, k, name, sizeof name),
-                        mpri_dtype_name(t), set_text(set, allowed, sizeof allowed));
+    return mpri_err_set(c->err, MPR_E_TYPE, "%s has type %s; allowed: %s",
+                        input_text(c, k, name, sizeof name), mpri_dtype_name(t),
+                        set_text(set, allowed, sizeof allowed));
 }
 
 mpr_status mpri_op_common_type(InferCtx *c, int from, int to, TypeSet set, DType *t)
@@ -49,7 +51,8 @@ mpr_status mpri_op_common_type(InferCtx *c, int from, int to, TypeSet set, DType
             *t = tk;
         } else if (tk != *t) {
             char a[256], b[256];
-            return mpri_err_set(c->err, MPR_E_TYPE, "%s has type %s but %s has type %s; they must be the same",
+            return mpri_err_set(c->err, MPR_E_TYPE,
+                                "%s has type %s but %s has type %s; they must be the same",
                                 input_text(c, first, a, sizeof a), mpri_dtype_name(*t),
                                 input_text(c, k, b, sizeof b), mpri_dtype_name(tk));
         }
@@ -57,7 +60,8 @@ mpr_status mpri_op_common_type(InferCtx *c, int from, int to, TypeSet set, DType
     return MPR_OK;
 }
 
-mpr_status mpri_op_mixed_type(InferCtx *c, int from, int to, TypeSet set, int64_t out_dtype, DType *t)
+mpr_status mpri_op_mixed_type(InferCtx *c, int from, int to, TypeSet set, int64_t out_dtype,
+                              DType *t)
 {
     if (out_dtype == MPR_DTYPE_NONE) return mpri_op_common_type(c, from, to, set, t);
     if (out_dtype < 0 || out_dtype > MPR_BFLOAT16 || !mpri_dtype_is_float((DType)out_dtype))
@@ -77,8 +81,8 @@ DType mpri_op_wide(DType x)
 mpr_status mpri_op_shape_error(InferCtx *c, int k, const char *what, int64_t found)
 {
     char name[256], shape[256];
-    return mpri_err_set(c->err, MPR_E_SHAPE, "%s: found %" PRId64 " with %s of shape %s", what, found,
-                        input_text(c, k, name, sizeof name),
+    return mpri_err_set(c->err, MPR_E_SHAPE, "%s: found %" PRId64 " with %s of shape %s", what,
+                        found, input_text(c, k, name, sizeof name),
                         mpri_shape_print(c->sym, op_shape(c, k), shape, sizeof shape));
 }
 
@@ -90,31 +94,37 @@ mpr_status mpri_op_check_rank(InferCtx *c, int k, int low, int high)
     input_text(c, k, name, sizeof name);
     mpri_shape_print(c->sym, s, shape, sizeof shape);
     if (low == high)
-        return mpri_err_set(c->err, MPR_E_SHAPE, "%s has shape %s; allowed rank: %d", name, shape, low);
-    return mpri_err_set(c->err, MPR_E_SHAPE, "%s has shape %s; allowed ranks: %d to %d", name, shape, low, high);
+        return mpri_err_set(c->err, MPR_E_SHAPE, "%s has shape %s; allowed rank: %d", name, shape,
+                            low);
+    return mpri_err_set(c->err, MPR_E_SHAPE, "%s has shape %s; allowed ranks: %d to %d", name,
+                        shape, low, high);
 }
 
 mpr_status mpri_op_same_dim(InferCtx *c, const char *what, int a, Dim da, int b, Dim db)
 {
     if (da == db || !mpri_dim_const(da) || !mpri_dim_const(db)) return MPR_OK;
     char sa[256], sb[256], na[256], nb[256];
-    return mpri_err_set(c->err, MPR_E_SHAPE, "%s differ: %" PRId64 " in %s of shape %s, %" PRId64 " in %s of shape %s",
+    return mpri_err_set(c->err, MPR_E_SHAPE,
+                        "%s differ: %" PRId64 " in %s of shape %s, %" PRId64 " in %s of shape %s",
                         what, da, input_text(c, a, na, sizeof na),
                         mpri_shape_print(c->sym, op_shape(c, a), sa, sizeof sa), db,
-                        input_text(c, b, nb, sizeof nb), mpri_shape_print(c->sym, op_shape(c, b), sb, sizeof sb));
+                        input_text(c, b, nb, sizeof nb),
+                        mpri_shape_print(c->sym, op_shape(c, b), sb, sizeof sb));
 }
 
 mpr_status mpri_op_expect_shape(InferCtx *c, int k, const Shape *want, const char *what)
 {
     const Shape *s = op_shape(c, k);
-    if (!op_in(c, k) || s->rank == MPRI_RANK_UNKNOWN || want->rank == MPRI_RANK_UNKNOWN) return MPR_OK;
+    if (!op_in(c, k) || s->rank == MPRI_RANK_UNKNOWN || want->rank == MPRI_RANK_UNKNOWN)
+        return MPR_OK;
     bool same = s->rank == want->rank;
     for (int i = 0; same && i < s->rank; i++)
         same = s->d[i] == want->d[i] || !mpri_dim_const(s->d[i]) || !mpri_dim_const(want->d[i]);
     if (same) return MPR_OK;
     char name[256], found[256], expected[256];
-    return mpri_err_set(c->err, MPR_E_SHAPE, "%s (%s) has shape %s; expected %s", input_text(c, k, name, sizeof name),
-                        what, mpri_shape_print(c->sym, s, found, sizeof found),
+    return mpri_err_set(c->err, MPR_E_SHAPE, "%s (%s) has shape %s; expected %s",
+                        input_text(c, k, name, sizeof name), what,
+                        mpri_shape_print(c->sym, s, found, sizeof found),
                         mpri_shape_print(c->sym, want, expected, sizeof expected));
 }
 
@@ -130,7 +140,8 @@ mpr_status mpri_op_expect_broadcast_to(InferCtx *c, int k, const Shape *want, co
     if (fits) return MPR_OK;
     char name[256], found[256], expected[256];
     return mpri_err_set(c->err, MPR_E_SHAPE, "%s (%s) has shape %s; it must broadcast to %s",
-                        input_text(c, k, name, sizeof name), what, mpri_shape_print(c->sym, s, found, sizeof found),
+                        input_text(c, k, name, sizeof name), what,
+                        mpri_shape_print(c->sym, s, found, sizeof found),
                         mpri_shape_print(c->sym, want, expected, sizeof expected));
 }
 
@@ -152,12 +163,14 @@ mpr_status mpri_op_broadcast(InferCtx *c, int from, int to, Shape *out)
 mpr_status mpri_op_dims_shape(InferCtx *c, Ints dims, Shape *out)
 {
     if (dims.n < 0 || dims.n > MPRI_MAX_RANK)
-        return mpri_err_set(c->err, MPR_E_SHAPE, "attribute dims has %" PRId64 " entries; allowed: at most %d",
-                            dims.n, MPRI_MAX_RANK);
+        return mpri_err_set(c->err, MPR_E_SHAPE,
+                            "attribute dims has %" PRId64 " entries; allowed: at most %d", dims.n,
+                            MPRI_MAX_RANK);
     *out = (Shape){.rank = (int)dims.n};
     for (int i = 0; i < out->rank; i++) {
         if (dims.v[i] < 0)
-            return mpri_err_set(c->err, MPR_E_SHAPE, "attribute dims has entry %" PRId64 " at %d; allowed: >= 0",
+            return mpri_err_set(c->err, MPR_E_SHAPE,
+                                "attribute dims has entry %" PRId64 " at %d; allowed: >= 0",
                                 dims.v[i], i);
         out->d[i] = dims.v[i];
     }
@@ -190,11 +203,13 @@ mpr_status mpri_op_axes(InferCtx *c, int64_t n, const int64_t *v, int rank, int 
 {
     bool seen[MPRI_MAX_RANK] = {false};
     if (n > rank)
-        return mpri_err_set(c->err, MPR_E_SHAPE, "%" PRId64 " axes for a tensor of rank %d", n, rank);
+        return mpri_err_set(c->err, MPR_E_SHAPE, "%" PRId64 " axes for a tensor of rank %d", n,
+                            rank);
     for (int64_t i = 0; i < n; i++) {
         TRY(mpri_infer_axis(c, v[i], rank, &axes[i]));
         if (seen[axes[i]])
-            return mpri_err_set(c->err, MPR_E_SHAPE, "axis %" PRId64 " is listed twice (rank %d)", v[i], rank);
+            return mpri_err_set(c->err, MPR_E_SHAPE, "axis %" PRId64 " is listed twice (rank %d)",
+                                v[i], rank);
         seen[axes[i]] = true;
     }
     return MPR_OK;

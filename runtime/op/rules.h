@@ -1,5 +1,5 @@
-/* Shared pieces of the operator definitions: attribute rows, type sets, checks for shape rules, small
- * tensors as symbolic contents, and helpers for gradients. Only runtime/op includes this.
+/* Shared pieces of the operator definitions: attribute rows, type sets, checks for shape rules,
+ * small tensors as symbolic contents, and helpers for gradients. Only runtime/op includes this.
  *
  * Rules must accept unknown types (MPR_DTYPE_NONE), unknown ranks and symbolic dims: they set what
  * follows from what is known. */
@@ -54,14 +54,16 @@ static inline Shape op_scalar(void) { return (Shape){.rank = 0}; }
 mpr_status mpri_op_check_type(InferCtx *c, int k, TypeSet set);
 /* Inputs [from, to) have one type out of the set; absent and untyped ones are skipped. */
 mpr_status mpri_op_common_type(InferCtx *c, int from, int to, TypeSet set, DType *t);
-/* The same for operators with out_dtype: where it is set, float inputs may differ and it is the result. */
-mpr_status mpri_op_mixed_type(InferCtx *c, int from, int to, TypeSet set, int64_t out_dtype, DType *t);
+/* The same for operators with out_dtype: where it is set, float inputs may differ and it is the
+ * result. */
+mpr_status mpri_op_mixed_type(InferCtx *c, int from, int to, TypeSet set, int64_t out_dtype,
+                              DType *t);
 /* Type of f32 statistics and losses computed from x: f64 for f64, else f32. */
 DType mpri_op_wide(DType x);
 
 /* ---- shapes ---- */
 mpr_status mpri_op_check_rank(InferCtx *c, int k, int low, int high);
-/* Inputs a and b (one known as `what`) agree in this dim: two different constants are MPR_E_SHAPE. */
+/* Inputs a and b agree in this dim (called `what`): different constants are MPR_E_SHAPE. */
 mpr_status mpri_op_same_dim(InferCtx *c, const char *what, int a, Dim da, int b, Dim db);
 /* The shape is the one wanted: the same rank, no two different constants. */
 mpr_status mpri_op_expect_shape(InferCtx *c, int k, const Shape *want, const char *what);
@@ -79,7 +81,8 @@ mpr_status mpri_op_infer_same(InferCtx *c);
 bool mpri_op_elements(InferCtx *c, int k, Dim *n);
 /* Axes as ints of input k or an attribute, normalised and distinct, into axes[8] and *n. */
 mpr_status mpri_op_axes(InferCtx *c, int64_t n, const int64_t *v, int rank, int *axes);
-/* Known integer contents of an input; NULL when it is not completely known. Lives in the graph's arena. */
+/* Known integer contents of an input; NULL when it is not completely known. Lives in the graph's
+ * arena. */
 const int64_t *mpri_op_ints(InferCtx *c, int k, int64_t *n);
 /* A bad attribute or input content: MPR_E_SHAPE with input k's shape in the text. */
 mpr_status mpri_op_shape_error(InferCtx *c, int k, const char *what, int64_t found);
@@ -114,7 +117,10 @@ Dim mpri_op_dim_and(SymTab *s, Dim a, Dim b);
 Dim mpri_op_dim_or(SymTab *s, Dim a, Dim b);
 
 /* ---- gradients: shapes are constant there ---- */
-static inline Value *grad_in(const GradCtx *c, int k) { return k < c->n->n_in ? c->n->in[k] : NULL; }
+static inline Value *grad_in(const GradCtx *c, int k)
+{
+    return k < c->n->n_in ? c->n->in[k] : NULL;
+}
 static inline bool grad_needs(const GradCtx *c, int k)
 {
     return k < c->n->n_in && c->n->in[k] && c->need[k];
@@ -122,8 +128,8 @@ static inline bool grad_needs(const GradCtx *c, int k)
 static inline Value *grad_dy(const GradCtx *c, int k) { return k < c->n->n_out ? c->dy[k] : NULL; }
 /* MPR_E_INTERNAL unless the shape of v is constant. */
 mpr_status mpri_op_grad_const_shape(GradCtx *c, const Value *v);
-/* Integer contents of a constant input (axes, indices); MPR_E_NOT_DIFFERENTIABLE when it is computed at
- * run time. */
+/* Integer contents of a constant input (axes, indices); MPR_E_NOT_DIFFERENTIABLE when it is
+ * computed at run time. */
 mpr_status mpri_op_grad_ints(GradCtx *c, int k, int64_t *n, const int64_t **v);
 /* The builder's sticky error as the result of a gradient rule. */
 mpr_status mpri_op_grad_done(GradCtx *c);
@@ -140,8 +146,8 @@ Value *mpri_op_grad_unary(GradCtx *c, int op, Value *a);
 Value *mpri_op_grad_scale(GradCtx *c, Value *a, double factor); /* a * factor */
 /* Reduce over axes (ReduceSum, ReduceProd …), keeping dims. */
 Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *axes);
-/* Output `index` of the forward node, added to it when it was not wanted before. The array dy of the
- * context keeps its length: read cotangents first. */
+/* Output `index` of the forward node, added to it when it was not wanted before. The array dy of
+ * the context keeps its length: read cotangents first. */
 mpr_status mpri_op_grad_output(GradCtx *c, int index, Value **out);
 /* Cotangents other than that of output 0 are not supported: MPR_E_NOT_DIFFERENTIABLE. */
 mpr_status mpri_op_grad_only_first(GradCtx *c);

@@ -1,5 +1,5 @@
-/* Softmax and LogSoftmax over one axis, computed in f32 and rounded once. The backward pass keeps the
- * output only. */
+/* Softmax and LogSoftmax over one axis, computed in f32 and rounded once. The backward pass keeps
+ * the output only. */
 #include "runtime/op/rules.h"
 
 static const AttrRow softmax_attrs[] = {
@@ -46,23 +46,26 @@ static mpr_status grad_by(GradCtx *c, int op)
 static mpr_status grad_softmax(GradCtx *c) { return grad_by(c, OP_SoftmaxGrad); }
 static mpr_status grad_log_softmax(GradCtx *c) { return grad_by(c, OP_LogSoftmaxGrad); }
 
-#define SOFTMAX                                                                                          \
-    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(SoftmaxParams, softmax_attrs),          \
-    .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1, .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP,  \
+#define SOFTMAX                                                                                    \
+    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(SoftmaxParams, softmax_attrs),    \
+    .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1, .cast_cuda = CAST_FP32,                   \
+    .cast_cpu = CAST_KEEP,                                                                         \
     .infer = infer_softmax, .grad_state = GRAD_FUNCTION
 
-#define SOFTMAX_GRAD                                                                                     \
-    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(SoftmaxParams, softmax_attrs),          \
-    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3, .cast_cuda = CAST_FIXED,         \
-    .cast_cpu = CAST_FIXED, .infer = infer_softmax_grad, .grad_state = GRAD_NONE,                        \
+#define SOFTMAX_GRAD                                                                               \
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(SoftmaxParams, softmax_attrs),    \
+    .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3, .cast_cuda = CAST_FIXED,   \
+    .cast_cpu = CAST_FIXED, .infer = infer_softmax_grad, .grad_state = GRAD_NONE,                  \
     .grad_reason = "second derivatives are not built"
 
 const OpDef mpri_op_Softmax = {
-    MPRI_OP(Softmax, "", "softmax"), .help = "e^x / sum e^x along one axis; a fully masked row gives zeros",
+    MPRI_OP(Softmax, "", "softmax"),
+    .help = "e^x / sum e^x along one axis; a fully masked row gives zeros",
     SOFTMAX, .grad = grad_softmax,
 };
 const OpDef mpri_op_LogSoftmax = {
-    MPRI_OP(LogSoftmax, "", "softmax"), .help = "x - log sum e^x along one axis", SOFTMAX, .grad = grad_log_softmax,
+    MPRI_OP(LogSoftmax, "", "softmax"), .help = "x - log sum e^x along one axis", SOFTMAX,
+    .grad = grad_log_softmax,
 };
 const OpDef mpri_op_SoftmaxGrad = {
     MPRI_OP(SoftmaxGrad, "mpr", "softmax"), .help = "(dy, y): (dy - sum(dy * y)) * y", SOFTMAX_GRAD,

@@ -1,28 +1,32 @@
-/* Gradient accumulation and the optimizer, on slots. This page is the contract between the training room
- * and the kernels; every formula is computed in f32 exactly as written, because it defines the bits.
+/* Gradient accumulation and the optimizer, on slots. This page is the contract between the training
+ * room and the kernels; every formula is computed in f32 exactly as written, because it defines the
+ * bits.
  *
  * AccumulateGrad(acc f32 slot, dw any float, flag i32 scalar slot)
  *     flag 0: acc = f32(dw); else acc = acc + f32(dw).
  * UnscaleCheck(state f64[8] slot, scale f32 scalar slot, g_0 … g_n f32 slots)
- *     inv = f32(1 / f64(scale)). Per element: not finite -> found; then g = g * inv (no multiply when
- *     inv is 1); not finite afterwards -> found. Adds g^2 in f64: per tensor in blocks of 4096 elements
- *     (16 sums, sum j of elements j, j + 16 ..., upper half onto lower half until one is left), blocks added
- *     in order, then tensors in order.
+ *     inv = f32(1 / f64(scale)). Per element: not finite -> found; then g = g * inv (no multiply
+ *     when inv is 1); not finite afterwards -> found. Adds g^2 in f64: per tensor in blocks of 4096
+ *     elements (16 sums, sum j of elements j, j + 16 ..., upper half onto lower half until one is
+ *     left), blocks added in order, then tensors in order.
  *     state[0] = 1 if found, else unchanged 0 (set to 0 by the caller at the start of an update);
  *     state[1] = sum of squares; state[2] = f64(f32(sqrt(sum))), the norm.
  * ClipGradNorm(state, max_norm f32 scalar slot, g_0 … g_n)
  *     norm = f32(sqrt(state[1])); state[2] = norm. Unless state[0] is set or max_norm is 0:
- *     factor = min(1, max_norm / (norm + 1e-6f)) in f32, g = g * factor (also when factor is 1: no change).
+ *     factor = min(1, max_norm / (norm + 1e-6f)) in f32, g = g * factor.
  * SgdStep(state, hyper f32[8] slot, then p, g, buf per parameter)      torch.optim.SGD
  *     d = g + wd * p; momentum 0: buf is absent and unused. buf = first step ? d : momentum * buf +
  *     (1 - dampening) * d; d = nesterov ? d + momentum * buf : buf; p = p - lr * d.
  * AdamStep(state, hyper, then p, g, m, v per parameter)                torch.optim.Adam, AdamW
  *     decoupled: p = p * (1 - lr * wd), else g = g + wd * p. m = m + (1 - b1) * (g - m);
  *     v = b2 * v + (1 - b2) * g * g; with t = step count: step_size = f32(lr / (1 - b1^t)) and
- *     bc = f32(sqrt(1 - b2^t)), both computed in f64; p = p - step_size * (m / (sqrt(v) / bc + eps)).
- *     Both steps do nothing when state[0] is set; else state[3], the step count, grows by one first.
+ *     bc = f32(sqrt(1 - b2^t)), both computed in f64;
+ *     p = p - step_size * (m / (sqrt(v) / bc + eps)).
+ *     Both steps do nothing when state[0] is set; else state[3], the step count, grows by one
+ *     first.
  *     hyper[0] = learning rate, hyper[1] = weight decay; a parameter's own factors multiply them.
- *     The other entries of state and hyper are zero. One step operator per state: the count is its own. */
+ *     The other entries of state and hyper are zero. One step operator per state: the count is its
+ *     own. */
 #include "runtime/op/rules.h"
 
 static const AttrRow adam_attrs[] = {
@@ -48,19 +52,22 @@ enum { FIRST = 2 }; /* inputs before the slots of the parameters */
 /* The slot at input k: type, and shape when it is given. */
 static mpr_status check_slot(InferCtx *c, int k, DType t, const Shape *shape, const char *what)
 {
-    if (!op_in(c, k)) return mpri_err_set(c->err, MPR_E_INTERNAL, "%s: input %d (%s) is absent", c->n->op->name, k, what);
+    if (!op_in(c, k))
+        return mpri_err_set(c->err, MPR_E_INTERNAL, "%s: input %d (%s) is absent", c->n->op->name,
+                            k, what);
     TRY(mpri_op_check_type(c, k, TS(t)));
     return mpri_op_expect_shape(c, k, shape, what);
 }
 
-/* From FIRST on, groups of `size` slots with one shape each, all f32. The last may be absent when it is
- * optional. */
+/* From FIRST on, groups of `size` slots with one shape each, all f32. The last may be absent when
+ * it is optional. */
 static mpr_status check_groups(InferCtx *c, int size, bool last_optional)
 {
     int n = c->n->n_in - FIRST;
     TRY(check_slot(c, 0, MPR_FLOAT64, &(Shape){.rank = 1, .d = {8}}, "state"));
     if (n % size)
-        return mpri_err_set(c->err, MPR_E_INTERNAL, "%s takes groups of %d slots, found %d", c->n->op->name, size, n);
+        return mpri_err_set(c->err, MPR_E_INTERNAL, "%s takes groups of %d slots, found %d",
+                            c->n->op->name, size, n);
     for (int k = 0; k < n; k++) {
         const Shape *own = op_shape(c, FIRST + k / size * size);
         if (last_optional && k % size == size - 1 && !op_in(c, FIRST + k)) continue;
@@ -74,7 +81,8 @@ static mpr_status check_factors(InferCtx *c, int size, Floats decay, Floats rate
     int64_t n = (c->n->n_in - FIRST) / size;
     TRY(check_slot(c, 1, MPR_FLOAT32, &(Shape){.rank = 1, .d = {8}}, "hyper"));
     if ((decay.n && decay.n != n) || (rate.n && rate.n != n))
-        return mpri_err_set(c->err, MPR_E_INTERNAL, "%s: %lld decay and %lld rate factors for %lld parameters",
+        return mpri_err_set(c->err, MPR_E_INTERNAL,
+                            "%s: %lld decay and %lld rate factors for %lld parameters",
                             c->n->op->name, (long long)decay.n, (long long)rate.n, (long long)n);
     return MPR_OK;
 }
@@ -109,30 +117,36 @@ static mpr_status infer_adam(InferCtx *c)
     return check_factors(c, 4, p->decay_scale, p->lr_scale);
 }
 
-/* Written: every input but the second. Parameters, gradients and moments alternate, and a mask cannot say
- * so for any number of them. */
-#define UPDATE                                                                                           \
-    .max_out = 0, .flags = OPF_INTERNAL | OPF_EFFECT, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,   \
+/* Written: every input but the second. Parameters, gradients and moments alternate, and a mask
+ * cannot say so for any number of them. */
+#define UPDATE                                                                                     \
+    .max_out = 0, .flags = OPF_INTERNAL | OPF_EFFECT, .cast_cuda = CAST_FIXED,                     \
+    .cast_cpu = CAST_FIXED,                                                                        \
     .grad_state = GRAD_NONE, .grad_reason = "part of the update"
 #define UPDATE_ALL UPDATE, .min_in = FIRST, .max_in = -1, .writes = ~(uint32_t)2
 
 const OpDef mpri_op_AccumulateGrad = {
-    MPRI_OP(AccumulateGrad, "mpr", "update"), .help = "add a gradient to its buffer, or start it anew", UPDATE,
+    MPRI_OP(AccumulateGrad, "mpr", "update"),
+    .help = "add a gradient to its buffer, or start it anew", UPDATE,
     .min_in = 3, .max_in = 3, .writes = 1, .infer = infer_accumulate,
 };
 const OpDef mpri_op_UnscaleCheck = {
-    MPRI_OP(UnscaleCheck, "mpr", "update"), .help = "gradients times 1/scale, found-inf and sum of squares",
+    MPRI_OP(UnscaleCheck, "mpr", "update"),
+    .help = "gradients times 1/scale, found-inf and sum of squares",
     UPDATE_ALL, .infer = infer_gradients,
 };
 const OpDef mpri_op_ClipGradNorm = {
-    MPRI_OP(ClipGradNorm, "mpr", "update"), .help = "scale gradients down to a global norm", UPDATE_ALL,
+    MPRI_OP(ClipGradNorm, "mpr", "update"),
+    .help = "scale gradients down to a global norm", UPDATE_ALL,
     .infer = infer_gradients,
 };
 const OpDef mpri_op_SgdStep = {
-    MPRI_OP(SgdStep, "mpr", "update"), .help = "SGD with momentum, unless found-inf is set", UPDATE_ALL,
+    MPRI_OP(SgdStep, "mpr", "update"),
+    .help = "SGD with momentum, unless found-inf is set", UPDATE_ALL,
     PARAMS(SgdParams, sgd_attrs), .infer = infer_sgd,
 };
 const OpDef mpri_op_AdamStep = {
-    MPRI_OP(AdamStep, "mpr", "update"), .help = "Adam or AdamW, unless found-inf is set", UPDATE_ALL,
+    MPRI_OP(AdamStep, "mpr", "update"),
+    .help = "Adam or AdamW, unless found-inf is set", UPDATE_ALL,
     PARAMS(AdamParams, adam_attrs), .infer = infer_adam,
 };

@@ -23,10 +23,10 @@ struct mpr_optimizer {
     Arena arena;
     OptimizerParam *params;
     int n_params;
-    float rate;
-    AdamParams adam;       /* kind decides */
-    SgdParams sgd;
-    /* slots: state f64[8] and hyper f32[8] as update.c says, and two scalars */
+    double rate;
+    double factors[3];     /* beta1, beta2, epsilon; or momentum, dampening */
+    bool decoupled, nesterov;
+    /* slots: state f64[8] and hyper f64[8] as update.c says, and two scalars */
     StoreSlot state, hyper, scale, max_norm;
     bool measured;         /* state[1] is the sum of squares of the gradients as they are */
     Plan *plan[UPDATE_PARTS]; /* for the gradients that are present; made anew when that set changes */
@@ -36,8 +36,8 @@ struct mpr_optimizer {
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err);
 mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out, Err *err);
 void mpri_optimizer_destroy(mpr_optimizer *opt);
-mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, float rate, Err *err);
-float mpri_optimizer_rate(const mpr_optimizer *opt);
+mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, double rate, Err *err);
+double mpri_optimizer_rate(const mpr_optimizer *opt);
 /* "adamw", "adam" or "sgd" */
 const char *mpri_optimizer_name(const mpr_optimizer *opt);
 bool mpri_optimizer_any_present(const mpr_optimizer *opt);

@@ -30,7 +30,7 @@ mpr_status mpri_optimizer_make_slots(mpr_optimizer *opt, Err *err)
     static const char *const adam[2] = { "adam_m", "adam_v" }, *const sgd[2] = { "sgd_buf", NULL };
     const char *const *kinds = opt->kind == OPTIMIZER_ADAM ? adam : sgd;
     TRY(own_slot(opt, "state", MPR_FLOAT64, 8, &opt->state, err));
-    TRY(own_slot(opt, "hyper", MPR_FLOAT32, 8, &opt->hyper, err));
+    TRY(own_slot(opt, "hyper", MPR_FLOAT64, 8, &opt->hyper, err));
     TRY(own_slot(opt, "scale", MPR_FLOAT32, 0, &opt->scale, err));
     TRY(own_slot(opt, "max_norm", MPR_FLOAT32, 0, &opt->max_norm, err));
     opt->s->optimizers++;
@@ -103,8 +103,8 @@ static mpr_status fill_factors(UpdateGraph *u, Floats *decay, Floats *rate)
 
 static mpr_status build(UpdateGraph *u, UpdatePart part)
 {
-    AdamParams adam = u->opt->adam;
-    SgdParams sgd = u->opt->sgd;
+    AdamParams adam = { .decoupled = u->opt->decoupled };
+    SgdParams sgd = { .nesterov = u->opt->nesterov };
     const void *params = NULL;
     const OpDef *op = part == UPDATE_UNSCALE ? &mpri_op_UnscaleCheck : &mpri_op_ClipGradNorm;
     if (part == UPDATE_STEP && u->opt->kind == OPTIMIZER_ADAM) {

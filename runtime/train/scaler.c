@@ -290,12 +290,14 @@ static void back_off(mpr_scaler *sc)
     sc->tracker = 0;
     sc->skips_in_row++;
     sc->skips++;
-    if (sc->n_history == SCALER_HISTORY) memmove(sc->history, sc->history + 1, sizeof(float) * --sc->n_history);
-    sc->history[sc->n_history++] = sc->scale;
     if (sc->hysteresis_left > 0) sc->hysteresis_left--;
     if (sc->hysteresis_left > 0 || sc->o.constant) return;
     float lower = (float)((double)sc->scale * sc->o.backoff_factor);
-    sc->scale = lower > sc->o.min_scale ? lower : sc->o.min_scale;
+    if (lower < sc->o.min_scale) lower = sc->o.min_scale;
+    if (lower == sc->scale) return;
+    if (sc->n_history == SCALER_HISTORY) memmove(sc->history, sc->history + 1, sizeof(float) * --sc->n_history);
+    sc->history[sc->n_history++] = sc->scale;
+    sc->scale = lower;
 }
 
 static void grow(mpr_scaler *sc)

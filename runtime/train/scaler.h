@@ -28,7 +28,7 @@ struct mpr_scaler {
     int64_t skips, updates, empty, generation;
     ScalerEntry *entries;
     int n_entries, cap_entries;
-    float history[SCALER_HISTORY]; /* scales before the last back-offs, newest last */
+    float history[SCALER_HISTORY]; /* scales before the last falls, newest last */
     int n_history;
     char first_bad[640];    /* set by who found it; part of the diverged message */
     double extra;           /* factor on the next unscale: a window that ended early; 0 = 1 */

@@ -23,13 +23,19 @@ typedef struct Making { /* scratch of one plan_create */
     int cap_buffers;
 } Making;
 
+static mpr_status shape_unknown(const Value *v, Err *err)
+{
+    mpri_err_set(err, MPR_E_SHAPE, "the shape of '%s' is not known before the first step",
+                 mpri_err_name(v->name));
+    return mpri_err_advice(err,
+                           "give every dimension a number; operators whose output size depends "
+                           "on data cannot be planned");
+}
+
 mpr_status mpri_tensor_of_value(const Value *v, Tensor *out, size_t *bytes, Err *err)
 {
     *out = (Tensor){.dtype = v->dtype, .rank = v->shape.rank};
-    if (!mpri_shape_const(&v->shape))
-        return mpri_err_set(err, MPR_E_SHAPE,
-                            "the shape of '%s' is not known before the first step",
-                            mpri_err_name(v->name));
+    if (!mpri_shape_const(&v->shape)) return shape_unknown(v, err);
     for (int i = 0; i < v->shape.rank; i++) out->dims[i] = v->shape.d[i];
     if (!mpri_size_elements(out->rank, out->dims, &out->n) ||
         !mpri_size_mul((size_t)out->n, mpri_dtype_size(v->dtype), bytes))
@@ -62,8 +68,8 @@ static const Value *root_of(const Making *m, const Value *v)
 
 static bool writes_slot(const Node *n, int slot)
 {
-    for (int k = 0; k < n->n_in && k < 32; k++)
-        if ((n->op->writes >> k & 1) && n->in[k] && n->in[k]->slot == slot) return true;
+    for (int k = 0; k < n->n_in; k++)
+        if (mpri_op_mask(n->op->writes, k) && n->in[k] && n->in[k]->slot == slot) return true;
     return false;
 }
 
@@ -176,9 +182,9 @@ static int inplace_input(const Making *m, const Node *n, size_t bytes, int time)
 {
     const Plan *p = m->p;
     if (m->o->keep_all || !n->op->inplace) return -1;
-    for (int k = 0; k < n->n_in && k < 32; k++) {
+    for (int k = 0; k < n->n_in; k++) {
         const Value *v = n->in[k];
-        if (!(n->op->inplace & (1u << k)) || !v) continue;
+        if (!mpri_op_mask(n->op->inplace, k) || !v) continue;
         int b = p->value_buffer[v->id];
         if (b < 0 || p->buffers[b].cls != BUF_ARENA || p->buffers[b].bytes != bytes) continue;
         if (m->buf_last[b] != time || shared_input(m, n, k)) continue;
@@ -235,7 +241,11 @@ static mpr_status make_buffers(Making *m, Err *err)
     for (int i = 0; i < g->n_inputs; i++) TRY(buffer_of_source(m, g->inputs[i].value, err));
     for (int i = 0; i < g->n_slots; i++)
         if (g->slots[i].value) TRY(buffer_of_source(m, g->slots[i].value, err));
-    for (Node *n = g->first; n; n = n->next) TRY(buffers_of_node(m, n, time++, err));
+    for (Node *n = g->first; n; n = n->next) {
+        mpr_status status = buffers_of_node(m, n, time++, err);
+        if (status != MPR_OK)
+            return mpri_err_where(err, "node '%s' (%s)", mpri_err_name(n->name), n->op->name);
+    }
     for (int i = 0; i < g->n_outputs; i++)
         if (g->outputs[i].value->kind != VAL_NODE)
             TRY(buffer_of_source(m, g->outputs[i].value, err));
@@ -285,7 +295,7 @@ static bool large_float(const PlanStep *s)
 
 static mpr_status choose_kernel(Making *m, PlanStep *s, const Node *n, Err *err)
 {
-    uint64_t const_in;
+    uint64_t const_in = 0;
     KernelChoice choice;
     TRY(step_tensors(m, s, n, &const_in, err));
     s->node = n;

@@ -116,7 +116,7 @@ static mpr_status index_row(Store *s, int slot, Err *err)
 /* Rows for the slots of g that are new, and the bytes they need together. */
 static mpr_status add_rows(Store *s, const Graph *g, size_t *total, Err *err)
 {
-    size_t bytes, end;
+    size_t bytes = 0, end;
     *total = 0;
     for (int i = 0; i < g->n_slots; i++) {
         const Slot *slot = &g->slots[i];

@@ -34,7 +34,7 @@ Value *mpri_build(Builder *b, int op_id, const void *params, int n_in, Value *co
                                     "cannot build operator %d (%s) with %d inputs and %d outputs",
                                     op_id, op ? op->name : "unknown", n_in, n_out));
     for (int i = 0; i < n_in && i < op->min_in; i++)
-        if (!in[i] && !(i < 32 && (op->optional_in >> i & 1))) return NULL;
+        if (!in[i] && !mpri_op_mask(op->optional_in, i)) return NULL;
     const char *name = node_name(b, op);
     Node *n = name ? mpri_node_create(b->g, b->before, op, name, params, n_in, in, n_out) : NULL;
     if (!n) return no_memory(b, sizeof(Node));

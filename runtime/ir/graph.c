@@ -395,7 +395,8 @@ mpr_status mpri_node_add_output(Graph *g, Node *n, Err *err)
         n->out = out;
         n->n_out++;
     }
-    Value *v = value_create(g, VAL_NODE, n->name[0] ? n->name : n->op->name, MPR_DTYPE_NONE, &unknown);
+    Value *v =
+        value_create(g, VAL_NODE, n->name[0] ? n->name : n->op->name, MPR_DTYPE_NONE, &unknown);
     if (!v) return mpri_err_nomem(err, sizeof *v);
     v->def = n;
     v->def_index = at;

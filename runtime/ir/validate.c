@@ -41,7 +41,7 @@ static void check_arity(Check *c)
     if (n_out < op->min_out || (op->max_out >= 0 && n_out > op->max_out))
         fault(c, "%d outputs, allowed %d to %d", n_out, op->min_out, op->max_out);
     for (int i = 0; i < n_in && i < op->min_in; i++)
-        if (!c->n->in[i] && !(i < 32 && (op->optional_in >> i & 1)))
+        if (!c->n->in[i] && !mpri_op_mask(op->optional_in, i))
             fault(c, "required input %d is absent", i);
 }
 
@@ -67,7 +67,7 @@ static void check_inputs(Check *c, const bool *seen)
             fault(c, "input %d '%s' is used before its definition", i, mpri_err_name(v->name));
         if (u->user != c->n || u->index != i || !in_use_list(v, u))
             fault(c, "input %d '%s' is not in the value's use list", i, mpri_err_name(v->name));
-        if ((c->n->op->flags & OPF_EFFECT) && i < 32 && (c->n->op->writes >> i & 1) &&
+        if ((c->n->op->flags & OPF_EFFECT) && mpri_op_mask(c->n->op->writes, i) &&
             v->kind != VAL_SLOT)
             fault(c, "input %d '%s' is written but is no slot", i, mpri_err_name(v->name));
     }

@@ -155,8 +155,8 @@ typedef struct ConvParams {
 } ConvParams;
 
 /* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside
-    int64_t stream; /* internal: number of the random stream, the same in every clone */
- * 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */
+ * training). DropoutGrad(dy, mask, ratio?, training_mode?) -> dx. Kept values are scaled by
+ * 1/(1-ratio); ratio 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */
 typedef struct DropoutParams {
     int64_t seed;
     int64_t stream; /* internal: number of the random stream, the same in every clone */
@@ -164,12 +164,10 @@ typedef struct DropoutParams {
 
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */
 typedef struct AdamParams {
-    float beta1, beta2, epsilon;
     int64_t decoupled;           /* 1: AdamW; 0: L2 term added to the gradient */
     Floats decay_scale, lr_scale; /* one per parameter; empty = all 1 */
 } AdamParams;
 typedef struct SgdParams {
-    float momentum, dampening;
     int64_t nesterov;
     Floats decay_scale, lr_scale; /* one per parameter; empty = all 1 */
 } SgdParams;

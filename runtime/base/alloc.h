@@ -1,5 +1,5 @@
-/* The host's allocator. Everything the library allocates for itself comes through one of these, so a
- * program can supply its own and tests can let allocation k fail. */
+/* The host's allocator. Everything the library allocates for itself comes through one of these, so
+ * a program can supply its own and tests can let allocation k fail. */
 #ifndef MPRI_BASE_ALLOC_H
 #define MPRI_BASE_ALLOC_H
 

@@ -5,8 +5,8 @@
  *   scratch  reset after every pass
  *   call     reset at the end of one API call
  *
- * Nothing inside an arena is freed singly. Memory is zeroed. A limit (bytes, 0 = none) makes the arena
- * fail instead of growing. All blocks come from the host allocator given at init. */
+ * Nothing inside an arena is freed singly. Memory is zeroed. A limit (bytes, 0 = none) makes the
+ * arena fail instead of growing. All blocks come from the host allocator given at init. */
 #ifndef MPRI_BASE_ARENA_H
 #define MPRI_BASE_ARENA_H
 
@@ -23,7 +23,8 @@ typedef struct Arena {
 } Arena;
 
 void mpri_arena_init(Arena *a, const Alloc *alloc, size_t limit);
-/* Zeroed memory aligned to 16 bytes (64 when size >= 4096), or NULL. Size 0 gives a valid pointer. */
+/* Zeroed memory aligned to 16 bytes (64 when size >= 4096), or NULL. Size 0 gives a valid
+ * pointer. */
 void *mpri_arena_alloc(Arena *a, size_t size);
 /* count * size with overflow check. */
 void *mpri_arena_array(Arena *a, size_t count, size_t size);

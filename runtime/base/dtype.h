@@ -31,7 +31,7 @@ typedef mpr_dtype DType;
     X(MPR_BFLOAT16, 16, "bf16", 2, 'f')
 
 size_t mpri_dtype_size(DType t);       /* bytes per element; 0 for strings and unknown types */
-const char *mpri_dtype_name(DType t);  /* "f32"; "undefined" for MPR_DTYPE_NONE, "type17" beyond the table */
+const char *mpri_dtype_name(DType t);  /* "f32"; "undefined" for none, "type17" beyond the table */
 const char *mpri_dtype_long(DType t);  /* "float32", "int64" … for people */
 DType mpri_dtype_parse(const char *text); /* either name; MPR_DTYPE_NONE when unknown */
 bool mpri_dtype_is_float(DType t);     /* f16 bf16 f32 f64 */

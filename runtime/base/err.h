@@ -1,8 +1,8 @@
 /* The error object: first error wins, context is added on the way out.
  *
- * Every fallible function returns mpr_status (warn-unused) and takes `Err *err` last. The callee that
- * detects the fault calls mpri_err_set; callers may add where it happened. Texts live inside the
- * object, nothing is allocated, names from files are escaped and shortened when formatted with
+ * Every fallible function returns mpr_status (warn-unused) and takes `Err *err` last. The callee
+ * that detects the fault calls mpri_err_set; callers may add where it happened. Texts live inside
+ * the object, nothing is allocated, names from files are escaped and shortened when formatted with
  * mpri_err_name. An Err is owned by the API handle or the caller's stack. */
 #ifndef MPRI_BASE_ERR_H
 #define MPRI_BASE_ERR_H
@@ -22,7 +22,8 @@ typedef struct Err {
 #define MPRI_MUST_USE __attribute__((warn_unused_result))
 #define MPRI_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
-/* Return from the current function when `call` fails. The only control-flow macro of the code base. */
+/* Return from the current function when `call` fails. The only control-flow macro of the code
+ * base. */
 #define TRY(call)                             \
     do {                                      \
         mpr_status try_status_ = (call);      \
@@ -42,8 +43,8 @@ mpr_status mpri_err_advice(Err *err, const char *fmt, ...) MPRI_PRINTF(2, 3);
 /* MPR_E_NOMEM with the size that was asked for. */
 mpr_status mpri_err_nomem(Err *err, size_t bytes);
 
-/* Escape control bytes and invalid UTF-8 of a name that came from a file and shorten it to 200 bytes.
- * Returns one of eight rotating thread-local buffers: good until eight further calls. */
+/* Escape control bytes and invalid UTF-8 of a name that came from a file and shorten it to 200
+ * bytes. Returns one of eight rotating thread-local buffers: good until eight further calls. */
 const char *mpri_err_name(const char *name);
 
 #endif

@@ -1,5 +1,6 @@
-/* uthash with all memory from an arena: include this instead of <uthash.h>. A function that adds to a table
- * has an `Arena *hash_arena` in scope. An entry that found no memory gets `lost` set and is not in the table. */
+/* uthash with all memory from an arena: include this instead of <uthash.h>. A function that adds to
+ * a table has an `Arena *hash_arena` in scope. An entry that found no memory gets `lost` set and is
+ * not in the table. */
 #ifndef MPRI_BASE_HASH_H
 #define MPRI_BASE_HASH_H
 

@@ -1,5 +1,5 @@
-/* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11). The value depends on (seed, stream,
- * counter) only, so results do not depend on threads, order or history. */
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11). The value depends on (seed,
+ * stream, counter) only, so results do not depend on threads, order or history. */
 #ifndef MPRI_BASE_RNG_H
 #define MPRI_BASE_RNG_H
 

@@ -32,7 +32,8 @@ static inline bool mpri_size_align(size_t a, size_t align, size_t *out)
     return true;
 }
 
-/* Product of `rank` non-negative dims; 1 for rank 0. False on overflow of int64 or a negative dim. */
+/* Product of `rank` non-negative dims; 1 for rank 0. False on overflow of int64 or a negative
+ * dim. */
 static inline bool mpri_size_elements(int rank, const int64_t *dims, int64_t *out)
 {
     int64_t n = 1;

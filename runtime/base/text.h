@@ -1,4 +1,5 @@
-/* Text without a locale: growing strings, number parsing and printing that reads back to the same bits. */
+/* Text without a locale: growing strings, number parsing and printing that reads back to the same
+ * bits. */
 #ifndef MPRI_BASE_TEXT_H
 #define MPRI_BASE_TEXT_H
 
@@ -23,8 +24,8 @@ void mpri_text_put(Text *t, const char *s);
 void mpri_text_bytes(Text *t, const void *s, size_t n);
 void mpri_text_free(Text *t);
 
-/* Whole string must be consumed; false otherwise, or when out of range (int) / not a number. Accepts
- * "inf", "nan", decimal and exponent forms; '.' is the decimal point in every locale. */
+/* Whole string must be consumed; false otherwise, or when out of range (int) / not a number.
+ * Accepts "inf", "nan", decimal and exponent forms; '.' is the decimal point in every locale. */
 bool mpri_parse_i64(const char *s, int64_t *out);
 bool mpri_parse_f64(const char *s, double *out);
 

@@ -25,15 +25,18 @@ struct Device {
     int64_t launches;           /* null device: how many kernels would have run */
 };
 
-/* In kernels/cpu/device_cpu.c. threads 0 = as many as the process may use. MPR_E_USAGE for a bad MPR_CPU_ISA (allowed names given). */
+/* In kernels/cpu/device_cpu.c. threads 0 = as many as the process may use. MPR_E_USAGE for a bad
+ * MPR_CPU_ISA (allowed names given). */
 mpr_status mpri_device_cpu(const Alloc *alloc, int threads, Device **out, Err *err);
 /* Plans for the CPU's kernels and runs none (also in device_cpu.c). */
 mpr_status mpri_device_null(const Alloc *alloc, Device **out, Err *err);
 /* The null device for the kernels and instruction set of any other device. */
-mpr_status mpri_device_null_for(const Alloc *alloc, KernelSet kernels, int isa, Device **out, Err *err);
+mpr_status mpri_device_null_for(const Alloc *alloc, KernelSet kernels, int isa, Device **out,
+                                Err *err);
 void mpri_device_destroy(Device *d); /* NULL-safe */
 
-/* Flush-to-zero off, round to nearest: set at API entry, restored at exit (host state is the host's). */
+/* Flush-to-zero off, round to nearest: set at API entry, restored at exit (host state is the
+ * host's). */
 typedef struct FpMode { unsigned saved; } FpMode;
 FpMode mpri_fpmode_enter(void);
 void mpri_fpmode_leave(FpMode m);

@@ -1,9 +1,9 @@
-/* Kernels: functions over pointers, shapes, types and a small parameter struct. A kernel never sees a
- * Graph, allocates nothing and keeps no state.
+/* Kernels: functions over pointers, shapes, types and a small parameter struct. A kernel never sees
+ * a Graph, allocates nothing and keeps no state.
  *
  * Rows are ordered, fastest first, `ref` last. A row may refuse a signature with a reason, which
- * `mpr-inspect --plan` prints. All tensors are contiguous, row-major and 64-byte aligned at the start of
- * their buffer. */
+ * `mpr-inspect --plan` prints. All tensors are contiguous and row-major. Inputs may be
+ * constants, which are aligned to their element only; all other buffers start 64-byte aligned. */
 #ifndef MPRI_EXEC_KERNEL_H
 #define MPRI_EXEC_KERNEL_H
 
@@ -24,8 +24,9 @@ typedef struct Tensor {
 
 static inline bool mpri_tensor_here(const Tensor *t) { return t->dtype != MPR_DTYPE_NONE; }
 
-/* What a row is chosen by, known before step 1. in[k].data is set for constants only (a row may look at
- * an axes list); kernels that need constant inputs on the host may rely on it when `const_in` has bit k. */
+/* What a row is chosen by, known before step 1. in[k].data is set for constants only (a row may
+ * look at an axes list); kernels that need constant inputs on the host may rely on it when
+ * `const_in` has bit k. */
 typedef struct KernelSig {
     int op;              /* OpId */
     const void *params;
@@ -36,11 +37,13 @@ typedef struct KernelSig {
 
 typedef struct Threads Threads; /* one pool per session */
 int mpri_threads_count(const Threads *t);
-/* Run fn(ctx, tile) for tile 0 .. tiles-1, in any order, on the pool; returns when all are done. With one
- * tile, or a NULL pool, runs on the calling thread. Tiles must not depend on the number of threads. */
+/* Run fn(ctx, tile) for tile 0 .. tiles-1, in any order, on the pool; returns when all are done.
+ * With one tile, or a NULL pool, runs on the calling thread. Tiles must not depend on the number of
+ * threads. */
 void mpri_parallel(Threads *t, int64_t tiles, void (*fn)(void *ctx, int64_t tile), void *ctx);
 /* The same, telling which worker (0 .. count-1) runs the tile, for per-worker workspace. */
-void mpri_parallel_worker(Threads *t, int64_t tiles, void (*fn)(void *ctx, int64_t tile, int worker), void *ctx);
+void mpri_parallel_worker(Threads *t, int64_t tiles,
+                          void (*fn)(void *ctx, int64_t tile, int worker), void *ctx);
 
 /* What a kernel reports when data are wrong at run time (an index outside its table). */
 typedef struct KernelFault {
@@ -54,7 +57,7 @@ typedef struct KernelCall {
     int n_in, n_out;
     const Tensor *in;    /* in-place: out[0].data may equal in[k].data where the OpDef allows it */
     Tensor *out;
-    void *workspace;     /* as many bytes as the row asked for, 64-byte aligned, contents undefined */
+    void *workspace;     /* as many bytes as the row asked for, 64-byte aligned, undefined */
     Threads *threads;
     uint64_t seed, step; /* random operators: the run's seed and the number of the forward pass */
     KernelFault *fault;
@@ -68,7 +71,7 @@ typedef struct KernelRow {
     const char *name;    /* "cpu.avx512.matmul", "ref.softmax": <device>.<isa>.<variant> */
     int isa;             /* least instruction set, see kernels/cpu/isa.h; 0 = none */
     KernelFn fn;
-    /* NULL: takes everything. Returns NULL to accept, or the reason of the refusal (static text). */
+    /* NULL: takes everything. Returns NULL to accept, or the reason to refuse (static text). */
     const char *(*refuse)(const KernelSig *sig);
     size_t (*workspace)(const KernelSig *sig, int threads); /* NULL: none */
     double (*flops)(const KernelSig *sig); /* multiply-adds count 2; NULL: not counted */
@@ -79,12 +82,14 @@ typedef struct KernelTable { const KernelRow *rows; int n; } KernelTable;
 /* All tables of a device, fastest first: cpu families, then ref. */
 typedef struct KernelSet { const KernelTable *tables; int n; } KernelSet;
 
-/* First accepting row for sig with isa <= isa_limit; names of `only` ("ref" or NULL) restrict by prefix.
- * NULL when none; reason receives the last refusal, skipped (may be NULL) a list "row: reason; …". */
+/* First accepting row for sig with isa <= isa_limit; names of `only` ("ref" or NULL) restrict by
+ * prefix. NULL when none; reason receives the last refusal, skipped (may be NULL) a list "row:
+ * reason; …". */
 typedef struct KernelChoice {
     const KernelRow *row;
     char skipped[256];
 } KernelChoice;
-bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limit, const char *only, KernelChoice *out);
+bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limit, const char *only,
+                        KernelChoice *out);
 
 #endif

@@ -1,10 +1,11 @@
-/* A plan: everything a step needs, frozen before step 1. Steps in order, each with its kernel, buffers
- * and parameters; buffers with class, offset, size, first and last use. Running a plan allocates nothing,
- * looks nothing up by name and does no shape arithmetic.
+/* A plan: everything a step needs, frozen before step 1. Steps in order, each with its kernel,
+ * buffers and parameters; buffers with class, offset, size, first and last use. Running a plan
+ * allocates nothing, looks nothing up by name and does no shape arithmetic.
  *
- * Classes: slots (parameters, gradients, moments, state) live in the Store of the session and are shared
- * by all plans; constants are used where they lie (copied when unaligned); inputs, activations and
- * workspace share one arena, offsets found greedily by size with best-fit gaps over [first, last use]. */
+ * Classes: slots (parameters, gradients, moments, state) live in the Store of the session and are
+ * shared by all plans; constants are used where they lie (copied when unaligned); inputs,
+ * activations and workspace share one arena, offsets found greedily by size with best-fit gaps over
+ * [first, last use]. */
 #ifndef MPRI_EXEC_PLAN_H
 #define MPRI_EXEC_PLAN_H
 
@@ -33,8 +34,9 @@ typedef struct Store {
 } Store;
 
 mpr_status mpri_store_init(Store *s, Device *d, Err *err);
-/* Makes room for every slot of g that the store does not have yet and initialises it (init converted to
- * the slot's type, or zero). A slot that exists must have the same type and shape (MPR_E_INTERNAL). */
+/* Makes room for every slot of g that the store does not have yet and initialises it (init
+ * converted to the slot's type, or zero). A slot that exists must have the same type and shape
+ * (MPR_E_INTERNAL). */
 mpr_status mpri_store_add_graph(Store *s, const Graph *g, Err *err);
 StoreSlot *mpri_store_find(const Store *s, const char *name); /* NULL when there is none */
 size_t mpri_store_bytes(const Store *s, SlotClass cls);
@@ -68,7 +70,7 @@ typedef struct Plan {
     Graph *graph;              /* bound graph the plan was made from */
     PlanStep *steps;
     int n_steps;
-    int segment_end[3];        /* steps of SEG_FORWARD are [0, segment_end[0]), backward up to [1] … */
+    int segment_end[3];        /* SEG_FORWARD is [0, segment_end[0]), backward up to [1] ... */
     Buffer *buffers;
     int n_buffers;
     int *value_buffer;         /* by value id, -1 none */
@@ -89,25 +91,32 @@ typedef struct PlanOptions {
 
 /* Takes over `arena` (moved into the plan; it must own g). Slots of g are added to the store first.
  * MPR_E_UNSUPPORTED_OP lists every node without a kernel. */
-mpr_status mpri_plan_create(Device *d, Store *store, Graph *g, Arena arena, const PlanOptions *o, Plan **out, Err *err);
-/* Gives the plan its memory: own (memory NULL) or shared of at least arena_bytes; fills all pointers.
- * Needed once before running; may be called again with other memory. */
+mpr_status mpri_plan_create(Device *d, Store *store, Graph *g, Arena arena, const PlanOptions *o,
+                            Plan **out, Err *err);
+/* Gives the plan its memory: own (memory NULL) or shared of at least arena_bytes; fills all
+ * pointers. Needed once before running; may be called again with other memory. */
 mpr_status mpri_plan_bind_memory(Plan *p, void *memory, Err *err);
-/* Runs the steps of one segment (or -1: all). MPR_E_INDEX names node, tensor, position, value, limit. */
+/* Runs the steps of one segment (or -1: all). MPR_E_INDEX names node, tensor, position, value,
+ * limit. */
 mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err *err);
-/* Data of a value of the bound graph (inputs to fill, outputs to read); NULL when it has no buffer. */
+/* Data of a value of the bound graph (inputs to fill, outputs to read); NULL when it has no
+ * buffer. */
 void *mpri_plan_value_data(const Plan *p, const Value *v);
 Value *mpri_plan_input(const Plan *p, const char *name);
 Value *mpri_plan_output(const Plan *p, const char *name);
-mpr_status mpri_plan_print(const Plan *p, Text *out); /* the frozen plan, a line per step, then buffers and totals */
+/* The frozen plan: a line per step, then buffers and totals. */
+mpr_status mpri_plan_print(const Plan *p, Text *out);
 void mpri_plan_destroy(Plan *p);
 
-/* Run one node on constant inputs with the reference kernels: constant folding and tests. out[i].data is
- * allocated from the arena. MPR_E_UNSUPPORTED_OP when there is no kernel. */
-mpr_status mpri_eval_node(const KernelSet *ref, const Node *n, const Tensor *in, Tensor *out, Arena *arena, Err *err);
+/* Run one node on constant inputs with the reference kernels: constant folding and tests.
+ * out[i].data is allocated from the arena. MPR_E_UNSUPPORTED_OP when there is no kernel. */
+mpr_status mpri_eval_node(const KernelSet *ref, const Node *n, const Tensor *in, Tensor *out,
+                          Arena *arena, Err *err);
 
-/* in exec/memory.c: offsets for buffers with sizes and lifetimes. Returns the peak; fills offset. */
+/* in exec/memory.c: offsets for buffers with sizes and lifetimes. Returns the peak; fills
+ * offset. */
 typedef struct MemItem { size_t bytes; int first, last; size_t offset; } MemItem;
-mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak, size_t *lower_bound, Err *err);
+mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
+                            size_t *lower_bound, Err *err);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "runtime/exec/plan.h"
 
-/* Type and constant shape of a value as a Tensor without data. MPR_E_SHAPE when the shape is not constant,
- * MPR_E_LIMIT when its bytes do not fit. */
+/* Type and constant shape of a value as a Tensor without data. MPR_E_SHAPE when the shape is not
+ * constant, MPR_E_LIMIT when its bytes do not fit. */
 mpr_status mpri_tensor_of_value(const Value *v, Tensor *out, size_t *bytes, Err *err);
 /* What a kernel reported, as an error that names node, tensor, position, value and range. */
 mpr_status mpri_fault_error(mpr_status status, const Node *n, const KernelCall *call, Err *err);

@@ -1,10 +1,11 @@
 /* Dimensions: a constant, or a handle to a symbolic polynomial.
  *
- * A Dim >= 0 is a constant. A Dim < 0 is a handle (-1 - index) into the SymTab of the graph. Handles are
- * hash-consed: two equal expressions have one handle, so dims compare with ==. An expression is a sum of
- * at most 16 products of atoms with integer coefficients; what does not fit becomes a fresh atom. An atom
- * is a dim_param name, a fresh unknown, or a floor division / modulo / min / max of two dims.
- * Symbols stand for values >= 0. Once every atom is bound to a number (mpri_dim_eval), all is constant. */
+ * A Dim >= 0 is a constant. A Dim < 0 is a handle (-1 - index) into the SymTab of the graph.
+ * Handles are hash-consed: two equal expressions have one handle, so dims compare with ==. An
+ * expression is a sum of at most 16 products of atoms with integer coefficients; what does not fit
+ * becomes a fresh atom. An atom is a dim_param name, a fresh unknown, or a floor division / modulo
+ * / min / max of two dims. Symbols stand for values >= 0. Once every atom is bound to a number
+ * (mpri_dim_eval), all is constant. */
 #ifndef MPRI_IR_DIM_H
 #define MPRI_IR_DIM_H
 
@@ -34,9 +35,9 @@ void mpri_symtab_reserve(SymTab *s, int64_t number);
 
 static inline bool mpri_dim_const(Dim d) { return d >= 0; }
 
-/* Out of memory inside these is sticky in the table (mpri_symtab_failed) and gives a handle that stays
- * valid, so shape rules need no checks. Constant operands give constant results; int64 overflow gives a
- * fresh atom. */
+/* Out of memory inside these is sticky in the table (mpri_symtab_failed) and gives a handle that
+ * stays valid, so shape rules need no checks. Constant operands give constant results; int64
+ * overflow gives a fresh atom. */
 Dim mpri_dim_named(SymTab *s, const char *dim_param);
 Dim mpri_dim_fresh(SymTab *s);
 Dim mpri_dim_add(SymTab *s, Dim a, Dim b);
@@ -46,8 +47,8 @@ Dim mpri_dim_div(SymTab *s, Dim a, Dim b); /* floor; exact polynomial division w
 Dim mpri_dim_mod(SymTab *s, Dim a, Dim b);
 Dim mpri_dim_min(SymTab *s, Dim a, Dim b);
 Dim mpri_dim_max(SymTab *s, Dim a, Dim b);
-/* Negative integers occur as VALUES of shape tensors (-1 in Reshape). They are atoms-free polynomials:
- * mpri_dim_int makes one, mpri_dim_is_int reads it back (also for constants >= 0). */
+/* Negative integers occur as VALUES of shape tensors (-1 in Reshape). They are atoms-free
+ * polynomials: mpri_dim_int makes one, mpri_dim_is_int reads it back (also for constants >= 0). */
 Dim mpri_dim_int(SymTab *s, int64_t v);
 bool mpri_dim_is_int(const SymTab *s, Dim d, int64_t *v);
 bool mpri_symtab_failed(const SymTab *s);
@@ -55,8 +56,8 @@ bool mpri_symtab_failed(const SymTab *s);
 /* Values of atoms for one binding. Unbound atoms are absent. */
 typedef struct DimBinding DimBinding;
 DimBinding *mpri_binding_create(Arena *arena, SymTab *s);
-/* Bind dim (constant, or an expression that is a single named/fresh atom, or one solvable for its only
- * unbound atom) to a number. False: contradiction with what is bound (nothing changed). */
+/* Bind dim (constant, or an expression that is a single named/fresh atom, or one solvable for its
+ * only unbound atom) to a number. False: contradiction with what is bound (nothing changed). */
 bool mpri_dim_bind(DimBinding *b, Dim d, int64_t value);
 /* Constant when every atom is bound, else d unchanged. */
 Dim mpri_dim_eval(const DimBinding *b, Dim d);

@@ -1,11 +1,13 @@
-/* The graph: nodes in execution order, values with types and shapes, slots with a memory of their own.
+/* The graph: nodes in execution order, values with types and shapes, slots with a memory of their
+ * own.
  *
- * Every Node and Value lives in the graph's arena; removing one only unlinks it. Nodes form a doubly
- * linked list that is always a valid execution order (definition before use): passes insert at a point,
- * as in an IR builder, and need no re-sort. Uses are kept exactly, in intrusive lists.
+ * Every Node and Value lives in the graph's arena; removing one only unlinks it. Nodes form a
+ * doubly linked list that is always a valid execution order (definition before use): passes insert
+ * at a point, as in an IR builder, and need no re-sort. Uses are kept exactly, in intrusive lists.
  *
- * Kinds of values: output of a node; graph input (fed per call); constant (data known, not written);
- * slot (persistent storage: a parameter, a gradient, a moment, the loss scale, a counter).
+ * Kinds of values: output of a node; graph input (fed per call); constant (data known, not
+ * written); slot (persistent storage: a parameter, a gradient, a moment, the loss scale, a
+ * counter).
  *
  * Ids of nodes and values are dense and never reused within a graph: analyses are side arrays. */
 #ifndef MPRI_IR_GRAPH_H
@@ -41,13 +43,13 @@ struct Value {
     const void *data; /* VAL_CONST: contiguous row-major bytes (may be mapped from the file; may be
                          unaligned only if the loader says so: it never does) */
     int slot;         /* VAL_SLOT: index into g->slots */
-    int param;        /* index into g->params when this value is (a view of the storage of) a parameter
-                         candidate, else -1 */
+    int param;        /* index into g->params when this value is (a view of the storage of) a
+                         parameter candidate, else -1 */
     const Dim *content; /* small integer tensors: symbolic contents, element by element, or NULL */
     bool declared;    /* dtype/shape come from a declaration of the file (opaque outputs) */
 };
 
-typedef struct Origin { /* nodes of the source model this node stands for; indices into its node list */
+typedef struct Origin { /* nodes of the source model this one stands for: indices into its list */
     const int *v;
     int n;
 } Origin;
@@ -64,7 +66,7 @@ struct Node {
     void *params;          /* parameter struct of op->params_size bytes, or NULL */
     Origin origin;
     Segment segment;
-    const char *why;       /* reason for the node's precision or existence, shown by --precision; or NULL */
+    const char *why;       /* reason of its precision or existence, for --precision; or NULL */
     Node *next, *prev;
     const void *opaque;    /* OPF_OPAQUE: the importer's NodeProto */
     const char *opaque_type; /* OPF_OPAQUE: "domain:OpType" for messages */
@@ -95,7 +97,7 @@ typedef struct Param {
     const char *reason;      /* why trained, or why not; static or interned */
     int n_copies;            /* further initializers that hold the same tensor (ties) */
     const struct ParamCopy *copies;
-    const char *identity_of; /* merged-by-value copy: this name is an Identity output of that initializer */
+    const char *identity_of; /* merged by value: this name is an Identity output of that one */
 } Param;
 
 typedef struct ParamCopy { /* a further storage place of a tied parameter */
@@ -122,19 +124,20 @@ struct Graph {
 
 /* ---- life ---- */
 Graph *mpri_graph_create(Arena *arena, Intern *names, const OpTable *ops); /* NULL: no memory */
-/* Deep copy into another arena: names and constant data are shared, everything else is copied. Value and
- * node ids are preserved. */
+/* Deep copy into another arena: names and constant data are shared, everything else is copied.
+ * Value and node ids are preserved. */
 Graph *mpri_graph_clone(const Graph *g, Arena *arena);
 /* The Arena struct that owns g moved to another address. */
 void mpri_graph_move(Graph *g, Arena *arena);
 
 /* ---- values ----
- * Names are unique: one that is taken, and NULL, get a fresh name instead. A slot keeps its own name as its
- * key in the store. NULL means out of memory. A NULL shape is rank 0. */
+ * Names are unique: one that is taken, and NULL, get a fresh name instead. A slot keeps its own
+ * name as its key in the store. NULL means out of memory. A NULL shape is rank 0. */
 Value *mpri_value_input(Graph *g, const char *name, DType t, const Shape *shape);
 Value *mpri_value_const(Graph *g, const char *name, DType t, const Shape *shape, const void *data);
 /* data is copied into the arena */
-Value *mpri_value_const_copy(Graph *g, const char *name, DType t, const Shape *shape, const void *data);
+Value *mpri_value_const_copy(Graph *g, const char *name, DType t, const Shape *shape,
+                             const void *data);
 Value *mpri_value_slot(Graph *g, const char *name, SlotClass cls, DType t, const Shape *shape,
                        int param, const void *init, DType init_dtype);
 /* A name that no value of the graph has: prefix, or prefix_1, prefix_2 … */
@@ -145,15 +148,15 @@ int mpri_graph_param_of(const Graph *g, const char *initializer_name); /* -1 whe
 Param *mpri_graph_add_param(Graph *g); /* zeroed row at index n_params-1, or NULL */
 
 /* ---- nodes ---- */
-/* Creates a node and its outputs (n_out fresh values with op-derived names), unlinked types; links it
- * before `before`, or at the end when NULL. params is copied (NULL = defaults from the attribute rows).
- * Inputs may be NULL (absent). No inference is run. NULL when out of memory. */
-Node *mpri_node_create(Graph *g, Node *before, const OpDef *op, const char *name, const void *params,
-                       int n_in, Value *const *in, int n_out);
+/* Creates a node and its outputs (n_out fresh values with op-derived names), unlinked types; links
+ * it before `before`, or at the end when NULL. params is copied (NULL = defaults from the attribute
+ * rows). Inputs may be NULL (absent). No inference is run. NULL when out of memory. */
+Node *mpri_node_create(Graph *g, Node *before, const OpDef *op, const char *name,
+                       const void *params, int n_in, Value *const *in, int n_out);
 void mpri_node_set_input(Node *n, int index, Value *v);
 mpr_status mpri_node_add_input(Graph *g, Node *n, Value *v, Err *err);
-/* One more output: the first place that is NULL, or a new one at the end. The new value has no type yet;
- * run mpri_infer_node. Gradient rules use it to ask a forward node for its statistics. */
+/* One more output: the first place that is NULL, or a new one at the end. The new value has no type
+ * yet; run mpri_infer_node. Gradient rules use it to ask a forward node for its statistics. */
 mpr_status mpri_node_add_output(Graph *g, Node *n, Err *err);
 /* Output i is not wanted any more; it has no uses. */
 void mpri_node_drop_output(Graph *g, Node *n, int i);
@@ -174,21 +177,23 @@ static inline Node *mpri_def(const Value *v) { return v && v->kind == VAL_NODE ?
 /* Run the shape rule of one node; adds node name and operator to the error. */
 mpr_status mpri_infer_node(Graph *g, Node *n, Err *err);
 mpr_status mpri_infer_graph(Graph *g, Err *err); /* all nodes in order */
-/* Called by shape rules: sets output i (ignored when that output is absent). A NULL shape means unknown
- * rank. Declared shapes of the value are unified: known dims win, a contradiction of two constants is
- * MPR_E_SHAPE. */
+/* Called by shape rules: sets output i (ignored when that output is absent). A NULL shape means
+ * unknown rank. Declared shapes of the value are unified: known dims win, a contradiction of two
+ * constants is MPR_E_SHAPE. */
 mpr_status mpri_infer_set(InferCtx *c, int i, DType t, const Shape *shape);
 /* Numpy broadcasting of two shapes (unknown ranks give unknown). MPR_E_SHAPE with both shapes. */
 mpr_status mpri_infer_broadcast(InferCtx *c, const Shape *a, const Shape *b, Shape *out);
-/* Contents of a small integer input as Dims (from data or content); NULL when not known. n: elements */
+/* Contents of a small integer input as Dims (from data or content); NULL when not known. n:
+ * elements */
 const Dim *mpri_infer_content(InferCtx *c, int input, int64_t *n);
 void mpri_infer_set_content(InferCtx *c, int output, int64_t n, const Dim *content);
 /* Normalise an axis (negative counts from the end); MPR_E_SHAPE when outside [-rank, rank). */
 mpr_status mpri_infer_axis(InferCtx *c, int64_t axis, int rank, int *out);
 
 /* ---- builder ---- */
-/* Inserts before a node and infers at once. Errors are sticky: after one, every call returns NULL and
- * b->failed keeps the status; NULL inputs to required positions propagate as NULL without a new error. */
+/* Inserts before a node and infers at once. Errors are sticky: after one, every call returns NULL
+ * and b->failed keeps the status; NULL inputs to required positions propagate as NULL without a new
+ * error. */
 struct Builder {
     Graph *g;
     Node *before;        /* insertion point, NULL = end */
@@ -199,7 +204,8 @@ struct Builder {
     Err *err;
 };
 /* op by id; returns output 0; out (may be NULL) receives all n_out outputs. */
-Value *mpri_build(Builder *b, int op_id, const void *params, int n_in, Value *const *in, int n_out, Value **out);
+Value *mpri_build(Builder *b, int op_id, const void *params, int n_in, Value *const *in, int n_out,
+                  Value **out);
 Value *mpri_build1(Builder *b, int op_id, const void *params, Value *x);
 Value *mpri_build2(Builder *b, int op_id, const void *params, Value *x, Value *y);
 Value *mpri_build3(Builder *b, int op_id, const void *params, Value *x, Value *y, Value *z);
@@ -209,8 +215,8 @@ Value *mpri_build_i64s(Builder *b, int64_t n, const int64_t *v); /* 1-D int64 co
 Value *mpri_build_cast(Builder *b, Value *x, DType t);           /* x itself when it has the type */
 
 /* ---- checks and text ---- */
-/* SSA, order, use lists, arity, attribute ranges, types present, declared outputs. MPR_E_INTERNAL names
- * the pass that broke it (`after`). */
+/* SSA, order, use lists, arity, attribute ranges, types present, declared outputs. MPR_E_INTERNAL
+ * names the pass that broke it (`after`). */
 mpr_status mpri_graph_validate(const Graph *g, const char *after, Err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* What the graph needs to know of an operator: OpDef is its whole meaning, in one const struct.
  *
- * The definitions stand in runtime/op/<family>.c, one per row of runtime/op/ops.def. This header is only
- * the interface, so that the graph can print, parse, check and build nodes generically. */
+ * The definitions stand in runtime/op/<family>.c, one per row of runtime/op/ops.def. This header is
+ * only the interface, so that the graph can print, parse, check and build nodes generically. */
 #ifndef MPRI_IR_OPDEF_H
 #define MPRI_IR_OPDEF_H
 
@@ -16,7 +16,7 @@ typedef struct Node Node;
 typedef struct Value Value;
 typedef struct Builder Builder;
 
-/* ---- attributes: a node's attributes are one C struct (runtime/op/params.h), described by rows ---- */
+/* ---- attributes: one C struct per node (runtime/op/params.h), described by rows ---- */
 
 typedef struct Ints {  /* a list of integers; v is in the graph's arena or static */
     int64_t n;
@@ -60,9 +60,9 @@ typedef struct AttrRow {
 /* ---- type and shape rule ---- */
 
 /* The rule reads the node's inputs and attributes and sets dtype and shape of every output
- * (mpri_infer_set). Optional inputs are NULL. Shapes may have unknown rank or symbolic dims: a rule must
- * then set what it can and leave the rest unknown. Contradictions are MPR_E_TYPE / MPR_E_SHAPE with both
- * numbers; the caller adds node name and operator. */
+ * (mpri_infer_set). Optional inputs are NULL. Shapes may have unknown rank or symbolic dims: a rule
+ * must then set what it can and leave the rest unknown. Contradictions are MPR_E_TYPE / MPR_E_SHAPE
+ * with both numbers; the caller adds node name and operator. */
 typedef struct InferCtx {
     Graph *g;
     Node *n;
@@ -73,10 +73,10 @@ typedef mpr_status (*InferFn)(InferCtx *c);
 
 /* ---- gradient ---- */
 
-/* dy[i] is the cotangent of output i, NULL when none flows. need[k] says whether the cotangent of input
- * k is wanted. The rule sets dx[k] (may leave NULL = zero) using the builder only. A rule need not sum
- * over broadcast dims, cast to the input's type, or add up several uses: the autodiff pass does. dy[i]
- * has the shape and dtype of output i. */
+/* dy[i] is the cotangent of output i, NULL when none flows. need[k] says whether the cotangent of
+ * input k is wanted. The rule sets dx[k] (may leave NULL = zero) using the builder only. A rule
+ * need not sum over broadcast dims, cast to the input's type, or add up several uses: the autodiff
+ * pass does. dy[i] has the shape and dtype of output i. */
 typedef struct GradCtx {
     Builder *b;
     Node *n;
@@ -107,13 +107,13 @@ typedef enum CastClass {
 
 enum { /* OpDef.flags */
     OPF_ELEMENTWISE = 1 << 0, /* out[i] depends on in[i] only, numpy broadcasting */
-    OPF_VIEW = 1 << 1,        /* output 0 is the bytes of input 0 with another shape: no kernel runs */
+    OPF_VIEW = 1 << 1,        /* output 0 is the bytes of input 0, reshaped: no kernel runs */
     OPF_RANDOM = 1 << 2,
-    OPF_EFFECT = 1 << 3,      /* writes a slot: never removed, never reordered against the same slot */
-    OPF_INTERNAL = 1 << 4,    /* domain "mpr": made by passes, never read from or written to a file */
+    OPF_EFFECT = 1 << 3,      /* writes a slot: never removed, nor reordered against it */
+    OPF_INTERNAL = 1 << 4,    /* domain "mpr": made by passes, never in a file */
     OPF_COMMUTATIVE = 1 << 5,
-    OPF_MIXED_IN = 1 << 6,    /* computes in f32 whatever the float types of its inputs: a cast of an
-                                 input may be absorbed by the kernel (the cast slots into the load) */
+    OPF_MIXED_IN = 1 << 6,    /* computes in f32 whatever the float types of its inputs: the
+                                 kernel's load may absorb a cast of an input */
     OPF_MIXED_OUT = 1 << 7,   /* the same for the store of output 0 */
     OPF_OPAQUE = 1 << 8,      /* unknown operator: types from declarations */
     OPF_LOSS = 1 << 9,        /* a loss: deny on every profile, by itself */
@@ -132,16 +132,16 @@ typedef struct OpDef {
     const AttrRow *attrs; /* ends with a row whose name is NULL; NULL when there are none */
     size_t params_size;   /* bytes of the parameter struct */
     uint32_t flags;
-    uint32_t inplace;     /* bit k: output 0 may take the buffer of input k when it dies here and has the
-                             same element count and element size */
-    uint32_t writes;      /* OPF_EFFECT: bit k: input k is a slot that the kernel writes; see mpri_op_mask */
-    uint32_t fixed_in;    /* bit k: autocast never casts input k (epsilon-like, statistics, indices) */
+    uint32_t inplace;     /* bit k: output 0 may take the buffer of input k when that dies here
+                             and has the same element count and size */
+    uint32_t writes;      /* OPF_EFFECT: bit k: the kernel writes slot input k; mpri_op_mask */
+    uint32_t fixed_in;    /* bit k: autocast never casts input k (statistics, indices) */
     CastClass cast_cuda, cast_cpu; /* profiles torch-cuda and torch-cpu */
     InferFn infer;
     GradState grad_state;
     GradFn grad;
     const char *grad_reason;
-    uint32_t nondiff_in;  /* bit k: no cotangent ever flows to input k (indices, shapes, conditions) */
+    uint32_t nondiff_in;  /* bit k: no cotangent ever flows to input k (indices, shapes) */
 } OpDef;
 
 /* Fill the defaults of the rows into op->params_size bytes at p. */

@@ -2,7 +2,7 @@
  *
  *   graph "mlp" {
  *     input  x: f32[batch,64]
- *     param  fc.weight: f32[10,64] trained           # parameter with a slot; "init [..]": its first contents
+ *     param  fc.weight: f32[10,64] trained       # has a slot; "init [..]": its first contents
  *     param  fc.bias: f32[10] = splat(0)             # parameter that is a constant
  *     const  eps: f32[] = 1e-05
  *     const  axes: i64[2] = [0,-1]                   # row-major; up to 64 elements
@@ -16,12 +16,12 @@
  *     output logits = h
  *   }
  *
- * Names with other characters than [A-Za-z0-9_./:-], and "_", are written in quotes with JSON escapes; a
- * name is followed by a blank or ", " or ")". Attributes equal to their default are left out. More than 64
- * elements: "splat(v)" when all are equal, else "<640 bytes, hash 1f2e...>", which cannot be parsed. The parser
- * infers types, so ": type" of an output may be left out; one that is there wins over an unknown and must
- * not contradict the rule.
- * print -> parse -> print is the identity for graphs whose constants fit. */
+ * Names with other characters than [A-Za-z0-9_./:-], and "_", are written in quotes with JSON
+ * escapes; a name is followed by a blank or ", " or ")". Attributes equal to their default are left
+ * out. More than 64 elements: "splat(v)" when all are equal, else "<640 bytes, hash 1f2e...>",
+ * which cannot be parsed. The parser infers types, so ": type" of an output may be left out; one
+ * that is there wins over an unknown and must not contradict the rule. print -> parse -> print is
+ * the identity for graphs whose constants fit. */
 #ifndef MPRI_IR_TEXT_FORM_H
 #define MPRI_IR_TEXT_FORM_H
 
@@ -29,6 +29,7 @@
 #include "runtime/ir/graph.h"
 
 mpr_status mpri_graph_print(const Graph *g, Text *out, Err *err);
-mpr_status mpri_graph_parse(const char *text, Arena *arena, Intern *names, const OpTable *ops, Graph **out, Err *err);
+mpr_status mpri_graph_parse(const char *text, Arena *arena, Intern *names, const OpTable *ops,
+                            Graph **out, Err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* Old opsets of operators that compute: reductions, softmax, broadcasting before numpy's rule, Dropout. */
+/* Old opsets of operators that compute: reductions, softmax, broadcasting before numpy's rule,
+ * Dropout. */
 #include <string.h>
 
 #include "importer/adapt.h"
@@ -16,7 +17,8 @@ static mpr_status adapt_clip(Draft *d, Err *err)
     DType t = d->n_in > 0 && d->in[0] && d->in[0]->dtype ? d->in[0]->dtype : MPR_FLOAT32;
     for (int k = 0; k < 2; k++) {
         float v;
-        if (mpri_adapt_take_float(d, names[k], &v, err)) TRY(mpri_adapt_set_input(d, k + 1, mpri_adapt_scalar(d, names[k], t, v), err));
+        if (mpri_adapt_take_float(d, names[k], &v, err))
+            TRY(mpri_adapt_set_input(d, k + 1, mpri_adapt_scalar(d, names[k], t, v), err));
     }
     return MPR_OK;
 }
@@ -55,7 +57,8 @@ static mpr_status adapt_softmax(Draft *d, Err *err)
     return MPR_OK;
 }
 
-/* ---- broadcasting before 7: B is laid onto the dims of A from `axis` on, only when broadcast = 1 */
+/* ---- broadcasting before 7: B is laid onto the dims of A from `axis` on, only when broadcast = 1
+ */
 
 static mpr_status adapt_broadcast(Draft *d, Err *err)
 {
@@ -70,8 +73,10 @@ static mpr_status adapt_broadcast(Draft *d, Err *err)
     }
     if (axis < 0) axis += ra;
     if (axis < 0 || axis + rb > ra) {
-        mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute axis places %d dims from dim %lld on, the other operand has rank %d", d->label, rb,
-                         (long long)axis, ra);
+        mpri_err_finding(
+            err, MPR_E_INVALID_MODEL,
+            "%s: attribute axis places %d dims from dim %lld on, the other operand has rank %d",
+            d->label, rb, (long long)axis, ra);
         return MPR_OK;
     }
     int64_t axes[MPRI_MAX_RANK], behind = ra - rb - axis;
@@ -89,16 +94,19 @@ static mpr_status adapt_broadcast(Draft *d, Err *err)
 static mpr_status adapt_cast_1(Draft *d, Err *err)
 {
     static const char *const names[] = {
-        [1] = "FLOAT", [2] = "UINT8", [3] = "INT8", [4] = "UINT16", [5] = "INT16", [6] = "INT32", [7] = "INT64", [8] = "STRING", [9] = "BOOL",
-        [10] = "FLOAT16", [11] = "DOUBLE", [12] = "UINT32", [13] = "UINT64", [14] = "COMPLEX64", [15] = "COMPLEX128",
+        [1] = "FLOAT",   [2] = "UINT8",   [3] = "INT8",    [4] = "UINT16",     [5] = "INT16",
+        [6] = "INT32",   [7] = "INT64",   [8] = "STRING",  [9] = "BOOL",       [10] = "FLOAT16",
+        [11] = "DOUBLE", [12] = "UINT32", [13] = "UINT64", [14] = "COMPLEX64", [15] = "COMPLEX128",
     };
     CastParams *p = d->params;
     const AttributeProto *a = mpri_import_attr(d->node->p, "to");
     if (!a || !a->has_s) return MPR_OK;
     mpri_adapt_take(d, "to");
     for (size_t t = 1; t < sizeof names / sizeof names[0]; t++)
-        if (strlen(names[t]) == a->s.len && !memcmp(names[t], a->s.data, a->s.len)) p->to = (int64_t)t;
-    if (p->to == 0) mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute to names no data type", d->label);
+        if (strlen(names[t]) == a->s.len && !memcmp(names[t], a->s.data, a->s.len))
+            p->to = (int64_t)t;
+    if (p->to == 0)
+        mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute to names no data type", d->label);
     else if (mpri_dtype_size((DType)p->to) == 0) d->opaque_why = "a data type that is not computed";
     return MPR_OK;
 }

@@ -33,8 +33,10 @@ static mpr_status adapt_slice_1(Draft *d, Err *err)
 {
     Ints starts = {0}, axes = {0};
     TRY(list_to_input(d, "ends", 2, err));
-    if (mpri_adapt_take_ints(d, "starts", &starts, err)) TRY(mpri_adapt_set_input(d, 1, mpri_adapt_ints(d, "starts", starts.n, starts.v), err));
-    if (mpri_adapt_take_ints(d, "axes", &axes, err)) TRY(mpri_adapt_set_input(d, 3, mpri_adapt_ints(d, "axes", axes.n, axes.v), err));
+    if (mpri_adapt_take_ints(d, "starts", &starts, err))
+        TRY(mpri_adapt_set_input(d, 1, mpri_adapt_ints(d, "starts", starts.n, starts.v), err));
+    if (mpri_adapt_take_ints(d, "axes", &axes, err))
+        TRY(mpri_adapt_set_input(d, 3, mpri_adapt_ints(d, "axes", axes.n, axes.v), err));
     return MPR_OK;
 }
 
@@ -51,7 +53,10 @@ static mpr_status adapt_pad(Draft *d, Err *err)
     float value = 0;
     TRY(list_to_input(d, d->opset < 2 ? "paddings" : "pads", 1, err));
     if (mpri_adapt_take_float(d, "value", &value, err) && d->n_in > 0 && d->in[0])
-        TRY(mpri_adapt_set_input(d, 2, mpri_adapt_scalar(d, "value", d->in[0]->dtype ? d->in[0]->dtype : MPR_FLOAT32, value), err));
+        TRY(mpri_adapt_set_input(
+            d, 2,
+            mpri_adapt_scalar(d, "value", d->in[0]->dtype ? d->in[0]->dtype : MPR_FLOAT32, value),
+            err));
     return MPR_OK;
 }
 

@@ -1,8 +1,8 @@
 /* Building the Graph from the checked lists of the file.
  *
- * Nodes are created in the order of scope.c and each is inferred at once, because adapters look at types and
- * ranks. A node that turns out to be wrong is a finding, and the others are still looked at; inference stops
- * after the first finding, since its errors would be consequences. */
+ * Nodes are created in the order of scope.c and each is inferred at once, because adapters look at
+ * types and ranks. A node that turns out to be wrong is a finding, and the others are still looked
+ * at; inference stops after the first finding, since its errors would be consequences. */
 #include "importer/build.h"
 
 #include <inttypes.h>
@@ -13,15 +13,13 @@
 #include "importer/sparse.h"
 #include "importer/tensors.h"
 
-enum { DECLARED_OUTPUTS = 16 }; /* of one node, whose declarations are compared */
-
 typedef struct Build {
     Import *im;
     Graph *g;
     Scope *scope;
     const Ties *ties;
     struct Declared *declared;
-    int capture;                 /* next one to use */
+    int capture; /* next one to use */
 } Build;
 
 typedef struct Declared { /* type of a name from value_info or the graph's outputs */
@@ -80,7 +78,9 @@ static mpr_status add_inputs(Build *b, Err *err)
         }
         if (!im->inputs[i]->type) {
             t = mpri_build_guess(im, b->scope, d->name);
-            mpri_log(im->log, MPR_LOG_NOTICE, "graph input '%s' declares no type; %s is taken from its readers", mpri_err_name(d->name), mpri_dtype_long(t));
+            mpri_log(im->log, MPR_LOG_NOTICE,
+                     "graph input '%s' declares no type; %s is taken from its readers",
+                     mpri_err_name(d->name), mpri_dtype_long(t));
         }
         d->value = mpri_value_input(b->g, d->name, t, &shape);
         if (!d->value) return mpri_err_nomem(err, sizeof(Value));
@@ -108,7 +108,8 @@ static mpr_status tied_value(Build *b, const SourceTensor *t, const Tie *tie, Va
     *out = master->value;
     if (!tie->transposed) return MPR_OK;
     TransposeParams p = {.perm = {2, (const int64_t[]){1, 0}}};
-    Node *n = mpri_node_create(b->g, NULL, b->g->ops->defs[OP_Transpose], t->name, &p, 1, &master->value, 1);
+    Node *n = mpri_node_create(b->g, NULL, b->g->ops->defs[OP_Transpose], t->name, &p, 1,
+                               &master->value, 1);
     if (!n) return mpri_err_nomem(err, sizeof *n);
     mpri_value_rename(b->g, n->out[0], t->name);
     *out = n->out[0];
@@ -124,7 +125,8 @@ static mpr_status add_constants(Build *b, Err *err)
         if (!t->name[0]) continue;
         NameDef *d = mpri_scope_find(b->scope, t->name);
         if (tie->with >= 0) TRY(tied_value(b, t, tie, &d->value, err));
-        else if (!(d->value = tensor_value(b, t, t->name))) return mpri_err_nomem(err, sizeof(Value));
+        else if (!(d->value = tensor_value(b, t, t->name)))
+            return mpri_err_nomem(err, sizeof(Value));
     }
     for (int i = 0; i < im->n_sparse; i++) {
         const TensorProto *values = im->sparse[i]->values;
@@ -141,50 +143,78 @@ static mpr_status add_constants(Build *b, Err *err)
 
 /* ---- Constant */
 
-static mpr_status decode_constant(Build *b, const FileNode *n, const AttributeProto *a, const char *label, TensorData *t, Err *err)
+static mpr_status decode_constant(Build *b, const FileNode *n, const AttributeProto *a,
+                                  const char *label, TensorData *t, Err *err)
 {
     static const int64_t empty;
     const bool strings = a->n_strings || a->has_s;
     if (a->t) {
         TensorForm form = mpri_tensor_form(a->t, n->p->output[0]);
-        if (n->raw.len) form = (TensorForm){a->t, n->p->output[0], true, b->im->src->bytes + n->raw.at, n->raw.len};
+        if (n->raw.len)
+            form = (TensorForm){a->t, n->p->output[0], true, b->im->src->bytes + n->raw.at,
+                                n->raw.len};
         TRY(mpri_tensor_decode(b->im, &form, t, err));
         return MPR_OK;
     }
-    if (a->sparse_tensor) return mpri_sparse_decode(b->im, a->sparse_tensor, n->p->output[0], t, err);
-    bool list = !strcmp(a->name, "value_floats") || !strcmp(a->name, "value_ints") || !strcmp(a->name, "value_strings");
+    if (a->sparse_tensor)
+        return mpri_sparse_decode(b->im, a->sparse_tensor, n->p->output[0], t, err);
+    bool list = !strcmp(a->name, "value_floats") || !strcmp(a->name, "value_ints") ||
+                !strcmp(a->name, "value_strings");
     bool ints = !strcmp(a->name, "value_int") || !strcmp(a->name, "value_ints");
     size_t count = !list ? 1 : strings ? a->n_strings : ints ? a->n_ints : a->n_floats;
-    *t = (TensorData){.data_type = strings ? MPR_STRING : ints ? MPR_INT64 : MPR_FLOAT32, .rank = list, .dims = {(int64_t)count}, .elements = (int64_t)count};
-    const void *from = strings || count == 0 ? (const void *)&empty : ints ? (list ? (const void *)a->ints : &a->i) : (list ? (const void *)a->floats : &a->f);
-    t->data = mpri_arena_dup(&b->im->m->arena, from, strings || count == 0 ? sizeof empty : count * mpri_dtype_size((DType)t->data_type));
+    *t = (TensorData){.data_type = strings ? MPR_STRING
+                                   : ints  ? MPR_INT64
+                                           : MPR_FLOAT32,
+                      .rank = list,
+                      .dims = {(int64_t)count},
+                      .elements = (int64_t)count};
+    const void *from = strings || count == 0 ? (const void *)&empty
+                       : ints                ? (list ? (const void *)a->ints : &a->i)
+                                             : (list ? (const void *)a->floats : &a->f);
+    t->data = mpri_arena_dup(&b->im->m->arena, from,
+                             strings || count == 0 ? sizeof empty
+                                                   : count * mpri_dtype_size((DType)t->data_type));
     (void)label;
     return t->data ? MPR_OK : mpri_err_nomem(err, count * 8);
 }
 
 static const AttributeProto *constant_value(const FileNode *n, const char *label, Err *err)
 {
-    static const struct { const char *name; int type; } forms[] = {
-        {"value", 4}, {"sparse_value", 11}, {"value_float", 1}, {"value_floats", 6}, {"value_int", 2}, {"value_ints", 7}, {"value_string", 3}, {"value_strings", 8},
+    static const struct {
+        const char *name;
+        int type;
+    } forms[] = {
+        {"value", 4},     {"sparse_value", 11}, {"value_float", 1},  {"value_floats", 6},
+        {"value_int", 2}, {"value_ints", 7},    {"value_string", 3}, {"value_strings", 8},
     };
     const AttributeProto *found = NULL;
     for (size_t i = 0; i < n->p->n_attribute; i++) {
         const AttributeProto *a = n->p->attribute[i];
         size_t k = 0;
         while (k < sizeof forms / sizeof forms[0] && strcmp(forms[k].name, a->name) != 0) k++;
-        if (k == sizeof forms / sizeof forms[0]) mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is unknown", label, mpri_err_name(a->name));
-        else if ((int)a->type != forms[k].type) mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is of a wrong type", label, forms[k].name);
-        else if (found) mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: two values, in %s and %s; one must go", label, found->name, a->name);
+        if (k == sizeof forms / sizeof forms[0])
+            mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is unknown", label,
+                             mpri_err_name(a->name));
+        else if ((int)a->type != forms[k].type)
+            mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is of a wrong type", label,
+                             forms[k].name);
+        else if (found)
+            mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: two values, in %s and %s; one must go",
+                             label, found->name, a->name);
         else found = a;
     }
-    if (!n->p->n_attribute) mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: the required attribute value is missing", label);
+    if (!n->p->n_attribute)
+        mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: the required attribute value is missing",
+                         label);
     return found;
 }
 
 static mpr_status add_constant_node(Build *b, const FileNode *n, const char *label, Err *err)
 {
     if (n->p->n_output != 1 || n->p->n_input != 0 || !n->p->output[0][0]) {
-        mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s has %zu inputs and %zu outputs, it has none and 1", label, n->p->n_input, n->p->n_output);
+        mpri_err_finding(err, MPR_E_INVALID_MODEL,
+                         "%s has %zu inputs and %zu outputs, it has none and 1", label,
+                         n->p->n_input, n->p->n_output);
         return MPR_OK;
     }
     int before = err->findings;
@@ -199,7 +229,8 @@ static mpr_status add_constant_node(Build *b, const FileNode *n, const char *lab
     if (!d->value) return mpri_err_nomem(err, sizeof(Value));
     ImportDetail *detail = b->im->d;
     if (n->path[0] == '\0' && mpri_dtype_is_float((DType)t.data_type) && t.elements > 1)
-        detail->constants[detail->n_constants++] = (LiftedConstant){d->name, n->origin, (DType)t.data_type, t.elements, t.data};
+        detail->constants[detail->n_constants++] =
+            (LiftedConstant){d->name, n->origin, (DType)t.data_type, t.elements, t.data};
     return MPR_OK;
 }
 
@@ -222,7 +253,9 @@ static mpr_status gather_inputs(Build *b, int index, Draft *d, bool *whole, Err 
     const NodeProto *p = d->node->p;
     size_t extra = 0;
     *whole = true;
-    while (b->capture + (int)extra < b->scope->n_captures && b->scope->captures[b->capture + (int)extra].node == index) extra++;
+    while (b->capture + (int)extra < b->scope->n_captures &&
+           b->scope->captures[b->capture + (int)extra].node == index)
+        extra++;
     d->in = ARENA_ARRAY(&b->im->scratch, Value *, p->n_input + extra + DRAFT_SPARE_INPUTS);
     if (!d->in) return mpri_err_nomem(err, p->n_input * sizeof(Value *));
     for (size_t k = 0; k < p->n_input; k++) {
@@ -235,7 +268,8 @@ static mpr_status gather_inputs(Build *b, int index, Draft *d, bool *whole, Err 
     return MPR_OK;
 }
 
-/* Outer values that the branches of an opaque node read become inputs of it, so that order and liveness see them. */
+/* Outer values that the branches of an opaque node read become inputs of it, so that order and
+ * liveness see them. */
 static void add_captures(Build *b, int index, Draft *d)
 {
     const Scope *s = b->scope;
@@ -245,13 +279,6 @@ static void add_captures(Build *b, int index, Draft *d)
         for (int k = 0; k < d->n_in; k++) there |= d->in[k] == v;
         if (!there) d->in[d->n_in++] = v;
     }
-}
-
-static mpr_status check_declared(const Value *v, DType declared, Err *err)
-{
-    if (!declared || !v->dtype || v->dtype == declared) return MPR_OK;
-    return mpri_err_set(err, MPR_E_TYPE, "value '%s' is declared as %s but the operator gives %s", mpri_err_name(v->name), mpri_dtype_long(declared),
-                        mpri_dtype_long(v->dtype));
 }
 
 static mpr_status name_outputs(Build *b, Node *n, const NodeProto *p, Err *err)
@@ -270,98 +297,13 @@ static mpr_status name_outputs(Build *b, Node *n, const NodeProto *p, Err *err)
     return MPR_OK;
 }
 
-/* Types and shapes of the inputs, in the standard's words: what the error of a shape rule is about. */
-static mpr_status tell_inputs(const Build *b, const Node *n, Err *err)
-{
-    char text[1200], shape[200];
-    size_t used = 0;
-    text[0] = '\0';
-    for (int k = 0; k < n->n_in && used < sizeof text - 1; k++) {
-        const Value *v = n->in[k];
-        if (!v) continue;
-        int len = snprintf(text + used, sizeof text - used, "%s'%s' %s%s", used ? ", " : "", mpri_err_name(v->name), mpri_tensor_type_name(v->dtype),
-                           mpri_shape_print(b->g->sym, &v->shape, shape, sizeof shape));
-        used += len > 0 ? (size_t)len : 0;
-    }
-    return mpri_err_where(err, "inputs %s", text);
-}
-
-/* A dim about which nothing is known; symbols that the rules found are better than a declaration, which may be
- * left over from an export with fixed sizes. */
-static bool is_unknown(const SymTab *sym, Dim d)
-{
-    char text[32];
-    return d < 0 && mpri_dim_print(sym, d, text, sizeof text)[0] == '?';
-}
-
-/* A declared shape adds what the rule could not find. One that contradicts the rule makes no model unreadable
- * (converting needs no shapes), but it cannot be run: the mark is reported by mpri_import_check_supported. */
-static mpr_status meet_declared(Build *b, Node *n, const Shape *declared, Err *err)
-{
-    char x[200], y[200];
-    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++) {
-        Value *v = n->out[k];
-        if (!v || declared[k].rank < 0) continue;
-        Shape found = v->shape;
-        bool clash = found.rank >= 0 && found.rank != declared[k].rank;
-        for (int i = 0; i < declared[k].rank && !clash; i++) {
-            Dim d = declared[k].d[i], f = found.rank < 0 ? -1 : found.d[i];
-            clash = found.rank >= 0 && d >= 0 && f >= 0 && d != f;
-            if (found.rank < 0 || is_unknown(b->g->sym, f)) v->shape.d[i] = d;
-        }
-        if (!clash) {
-            v->shape.rank = declared[k].rank;
-            continue;
-        }
-        v->shape = found;
-        v->declared = true;
-        char *why = mpri_arena_printf(&b->im->m->arena, "value '%s' is declared as %s but the operator gives %s", mpri_err_name(v->name),
-                                      mpri_shape_print(b->g->sym, &declared[k], x, sizeof x), mpri_shape_print(b->g->sym, &found, y, sizeof y));
-        if (!why) return mpri_err_nomem(err, sizeof x);
-        n->why = why;
-        mpri_log(b->im->log, MPR_LOG_WARNING, "%s", why);
-    }
-    return MPR_OK;
-}
-
-static mpr_status infer(Build *b, Node *n, const Draft *d, Err *err)
-{
-    if (err->findings || (n->op->flags & OPF_OPAQUE)) return MPR_OK;
-    DType types[DECLARED_OUTPUTS];
-    Shape shapes[DECLARED_OUTPUTS];
-    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++) {
-        Value *v = n->out[k];
-        types[k] = v ? v->dtype : MPR_DTYPE_NONE;
-        shapes[k] = v && v->declared ? v->shape : (Shape){.rank = MPRI_RANK_UNKNOWN};
-        if (v) v->declared = false;
-    }
-    if (mpri_infer_node(b->g, n, err) != MPR_OK) return tell_inputs(b, n, err);
-    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++)
-        if (n->out[k] && check_declared(n->out[k], types[k], err) != MPR_OK) return mpri_err_where(err, "%s", d->label);
-    return meet_declared(b, n, shapes, err);
-}
-
-/* Outputs of an opaque node that nothing declares. Operators that compute on floats mostly keep the type; what
- * else is not known stays unknown: a wrong guess would make the readers look wrong. */
-static void guess_outputs(Node *n)
-{
-    static const struct { const char *op; DType t; } fixed[] = {
-        {"ArgMax", MPR_INT64}, {"ArgMin", MPR_INT64}, {"NonZero", MPR_INT64}, {"IsNaN", MPR_BOOL}, {"IsInf", MPR_BOOL}, {"Xor", MPR_BOOL},
-        {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32}, {"QuantizeLinear", MPR_UINT8}, {"CastLike", MPR_DTYPE_NONE},
-    };
-    DType t = n->n_in && n->in[0] && mpri_dtype_is_float(n->in[0]->dtype) ? n->in[0]->dtype : MPR_DTYPE_NONE;
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
-        if (!strcmp(fixed[i].op, n->opaque_type)) t = fixed[i].t;
-    for (int k = 0; k < n->n_out; k++)
-        if (n->out[k] && !n->out[k]->declared) n->out[k]->dtype = t;
-}
-
 static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
 {
     const NodeProto *p = d->node->p;
     bool opaque = d->op->flags & OPF_OPAQUE;
     if (opaque) add_captures(b, index, d);
-    Node *n = mpri_node_create(b->g, NULL, d->op, p->name, opaque ? NULL : d->params, d->n_in, d->in, d->n_out);
+    Node *n = mpri_node_create(b->g, NULL, d->op, p->name, opaque ? NULL : d->params, d->n_in,
+                               d->in, d->n_out);
     if (!n) return mpri_err_nomem(err, sizeof *n);
     n->origin = d->origin;
     if (opaque) {
@@ -370,8 +312,11 @@ static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
         n->why = d->opaque_why;
     }
     TRY(name_outputs(b, n, p, err));
-    if (opaque) guess_outputs(n);
-    return infer(b, n, d, err);
+    if (opaque) {
+        mpri_build_guess_outputs(n);
+        return MPR_OK;
+    }
+    return err->findings ? MPR_OK : mpri_build_infer(b->im, n, d->label, err);
 }
 
 static mpr_status emit_node(Build *b, Draft *d, Err *err)
@@ -403,7 +348,12 @@ static mpr_status add_merged_identity(Build *b, const MergedCopy *copy, Err *err
 static mpr_status add_node(Build *b, int index, Err *err)
 {
     const FileNode *n = &b->im->nodes[index];
-    Draft d = {.im = b->im, .g = b->g, .node = n, .label = mpri_import_node_name(n), .opset = mpri_opset_of(n->opsets, n->domain), .op = find_op(b, n)};
+    Draft d = {.im = b->im,
+               .g = b->g,
+               .node = n,
+               .label = mpri_import_node_name(n),
+               .opset = mpri_opset_of(n->opsets, n->domain),
+               .op = find_op(b, n)};
     const MergedCopy *copy = mpri_ties_copy(b->ties, index, -1);
     if (copy) return add_merged_identity(b, copy, err);
     if (d.op->id == OP_Constant) return add_constant_node(b, n, d.label, err);
@@ -429,7 +379,8 @@ static mpr_status add_reader_copies(Build *b, Err *err)
         const MergedCopy *c = &b->ties->copies[i];
         if (c->identity >= 0) continue;
         const NameDef *from = mpri_scope_find(b->scope, c->source);
-        if (!tensor_value(b, &b->im->src->tensors[from->index], c->name)) return mpri_err_nomem(err, sizeof(Value));
+        if (!tensor_value(b, &b->im->src->tensors[from->index], c->name))
+            return mpri_err_nomem(err, sizeof(Value));
     }
     return MPR_OK;
 }
@@ -441,7 +392,8 @@ static mpr_status add_outputs(Build *b, Err *err)
         bool again = false;
         for (int k = 0; k < b->g->n_outputs; k++) again |= b->g->outputs[k].name == name;
         if (again) {
-            mpri_log(b->im->log, MPR_LOG_WARNING, "graph output '%s' is listed twice; once counts", mpri_err_name(name));
+            mpri_log(b->im->log, MPR_LOG_WARNING, "graph output '%s' is listed twice; once counts",
+                     mpri_err_name(name));
             continue;
         }
         TRY(mpri_graph_add_output(b->g, name, mpri_scope_find(b->scope, name)->value, err));
@@ -456,7 +408,8 @@ static mpr_status check_domains(const Import *im, Err *err)
         const FileNode *n = &im->nodes[i];
         if (n->domain == last || mpri_opset_of(n->opsets, n->domain)) continue;
         last = n->domain;
-        mpri_err_finding(err, MPR_E_OPSET, "%s: the model imports no opset of domain '%s'", mpri_import_node_name(n), mpri_err_name(n->domain));
+        mpri_err_finding(err, MPR_E_OPSET, "%s: the model imports no opset of domain '%s'",
+                         mpri_import_node_name(n), mpri_err_name(n->domain));
         mpri_err_advice(err, "add the domain to the model's opset_import, or export it again");
     }
     return err->code;
@@ -467,16 +420,19 @@ mpr_status mpri_build_graph(Import *im, Scope *scope, const Ties *ties, Err *err
     Build b = {.im = im, .g = im->m->graph, .scope = scope, .ties = ties};
     ImportDetail *detail = im->d;
     int n_constants = 0;
-    for (int i = 0; i < im->n_nodes; i++) n_constants += !strcmp(im->nodes[i].p->op_type, "Constant");
+    for (int i = 0; i < im->n_nodes; i++)
+        n_constants += !strcmp(im->nodes[i].p->op_type, "Constant");
     detail->constants = ARENA_ARRAY(&im->m->arena, LiftedConstant, n_constants);
-    if (!detail->constants) return mpri_err_nomem(err, (size_t)n_constants * sizeof(LiftedConstant));
+    if (!detail->constants)
+        return mpri_err_nomem(err, (size_t)n_constants * sizeof(LiftedConstant));
     TRY(check_domains(im, err));
     TRY(declare_types(&b, im->infos, im->n_infos, err));
     TRY(declare_types(&b, im->outputs, im->n_outputs, err));
     TRY(add_inputs(&b, err));
     TRY(add_constants(&b, err));
     TRY(add_reader_copies(&b, err));
-    /* captures are listed by node in file order, nodes are visited in execution order: look them up by node */
+    /* captures are listed by node in file order, nodes are visited in execution order: look them up
+     * by node */
     int *first = ARENA_ARRAY(&im->scratch, int, im->n_nodes + 1);
     if (!first) return mpri_err_nomem(err, (size_t)im->n_nodes * sizeof *first);
     for (int i = scope->n_captures - 1; i >= 0; i--) first[scope->captures[i].node] = i;

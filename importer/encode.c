@@ -1,4 +1,5 @@
-/* Wire-level re-encoding. Unknown fields, field order and padded varints of what is kept stay as they are. */
+/* Wire-level re-encoding. Unknown fields, field order and padded varints of what is kept stay as
+ * they are. */
 #include "importer/encode.h"
 
 #include <string.h>
@@ -23,7 +24,8 @@ static void put_message(Text *out, uint32_t number, Text *body)
 static bool key_is(const Source *s, Span entry, const char *key)
 {
     WireField k;
-    return mpri_wire_find(s->bytes, entry, 1, &k) && k.body.len == strlen(key) && !memcmp(s->bytes + k.body.at, key, k.body.len);
+    return mpri_wire_find(s->bytes, entry, 1, &k) && k.body.len == strlen(key) &&
+           !memcmp(s->bytes + k.body.at, key, k.body.len);
 }
 
 static void put_location(const char *location, Text *out)
@@ -35,7 +37,8 @@ static void put_location(const char *location, Text *out)
     put_message(out, T_EXTERNAL, &entry);
 }
 
-/* One packed field; integers of 32 bits and less go sign-extended into varints, as protobuf asks. */
+/* One packed field; integers of 32 bits and less go sign-extended into varints, as protobuf asks.
+ */
 static void put_typed(const TensorChange *c, Text *out)
 {
     Text body;
@@ -72,7 +75,8 @@ void mpri_encode_tensor(const Source *s, const SourceField *t, const TensorChang
             typed_done = true;
             continue;
         }
-        if (c->raw && (f.number == T_EXTERNAL || f.number == T_LOCATION || f.number == T_RAW)) continue;
+        if (c->raw && (f.number == T_EXTERNAL || f.number == T_LOCATION || f.number == T_RAW))
+            continue;
         if (c->location && f.number == T_EXTERNAL) {
             if (key_is(s, f.body, "checksum")) continue;
             if (key_is(s, f.body, "location")) {
@@ -86,7 +90,8 @@ void mpri_encode_tensor(const Source *s, const SourceField *t, const TensorChang
     put_message(out, c->number, &body);
 }
 
-void mpri_encode_new_tensor(const char *name, int64_t data_type, int rank, const int64_t *dims, const void *raw, size_t n, Text *out)
+void mpri_encode_new_tensor(const char *name, int64_t data_type, int rank, const int64_t *dims,
+                            const void *raw, size_t n, Text *out)
 {
     Text body;
     mpri_text_init(&body, out->alloc);
@@ -101,7 +106,8 @@ void mpri_encode_new_tensor(const char *name, int64_t data_type, int rank, const
     put_message(out, 5, &body);
 }
 
-void mpri_encode_new_input(const char *name, int64_t data_type, int rank, const int64_t *dims, Text *out)
+void mpri_encode_new_input(const char *name, int64_t data_type, int rank, const int64_t *dims,
+                           Text *out)
 {
     Text value, type, tensor, shape, dim;
     mpri_text_init(&value, out->alloc);
@@ -123,7 +129,8 @@ void mpri_encode_new_input(const char *name, int64_t data_type, int rank, const 
     put_message(out, 11, &value);
 }
 
-void mpri_encode_node_inputs(const Source *s, const SourceField *node, const char *const *names, int n, Text *out)
+void mpri_encode_node_inputs(const Source *s, const SourceField *node, const char *const *names,
+                             int n, Text *out)
 {
     Text body;
     WireField f;
@@ -138,7 +145,8 @@ void mpri_encode_node_inputs(const Source *s, const SourceField *node, const cha
     put_message(out, 1, &body);
 }
 
-void mpri_encode_outer(const Source *s, uint32_t number, Span outer_body, Span inner_tagged, const Text *inner, Text *out)
+void mpri_encode_outer(const Source *s, uint32_t number, Span outer_body, Span inner_tagged,
+                       const Text *inner, Text *out)
 {
     Text body;
     size_t tail = inner_tagged.at + inner_tagged.len;

@@ -1,8 +1,8 @@
 /* The way out: the original file with the bytes of changed tensors replaced.
  *
- * A tensor whose values round to what the file already holds is not touched, so a run that changes nothing
- * writes the same bytes. The only change of structure is that of merged-by-value tensors: a copy that came
- * to differ from its source becomes an initializer of its own. */
+ * A tensor whose values round to what the file already holds is not touched, so a run that changes
+ * nothing writes the same bytes. The only change of structure is that of merged-by-value tensors: a
+ * copy that came to differ from its source becomes an initializer of its own. */
 #include "importer/importer.h"
 
 #include <stdlib.h>
@@ -31,7 +31,8 @@ static bool grow(Arena *a, void **rows, int n, int *cap, size_t size)
 
 mpr_status mpri_export_edit(Export *x, size_t at, size_t len, const void *bytes, size_t n, Err *err)
 {
-    if (!grow(&x->arena, (void **)&x->edits, x->n_edits, &x->cap_edits, sizeof *x->edits)) return mpri_err_nomem(err, n);
+    if (!grow(&x->arena, (void **)&x->edits, x->n_edits, &x->cap_edits, sizeof *x->edits))
+        return mpri_err_nomem(err, n);
     x->edits[x->n_edits] = (ExportEdit){{at, len, bytes, n}, x->n_edits};
     x->n_edits++;
     return MPR_OK;
@@ -60,9 +61,10 @@ static bool same_float(float a, float b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* New bytes in the tensor's own type; elements whose float is unchanged keep their bits. NULL data: as in the
- * file. *out is `old` itself when nothing changed. */
-static mpr_status round_back(Export *x, DType t, const void *old, const int64_t *dims, int64_t n, const float *data, bool transposed, const void **out, Err *err)
+/* New bytes in the tensor's own type; elements whose float is unchanged keep their bits. NULL data:
+ * as in the file. *out is `old` itself when nothing changed. */
+static mpr_status round_back(Export *x, DType t, const void *old, const int64_t *dims, int64_t n,
+                             const float *data, bool transposed, const void **out, Err *err)
 {
     size_t size = mpri_dtype_size(t);
     *out = old;
@@ -86,7 +88,9 @@ static mpr_status round_back(Export *x, DType t, const void *old, const int64_t 
 
 static mpr_status wrong_length(const char *name, int64_t found, int64_t need, Err *err)
 {
-    return mpri_err_set(err, MPR_E_INTERNAL, "new weights of '%s' have %lld elements, the tensor has %lld", mpri_err_name(name), (long long)found, (long long)need);
+    return mpri_err_set(err, MPR_E_INTERNAL,
+                        "new weights of '%s' have %lld elements, the tensor has %lld",
+                        mpri_err_name(name), (long long)found, (long long)need);
 }
 
 /* ---- patches by name */
@@ -116,7 +120,8 @@ static mpr_status sort_patches(Export *x, const WeightPatch *w, int n, Err *err)
     if (n) qsort(x->patches, (size_t)n, sizeof *x->patches, by_name);
     for (int i = 1; i < n; i++)
         if (!strcmp(x->patches[i - 1]->name, x->patches[i]->name))
-            return mpri_err_set(err, MPR_E_INTERNAL, "two sets of new weights for '%s'", mpri_err_name(x->patches[i]->name));
+            return mpri_err_set(err, MPR_E_INTERNAL, "two sets of new weights for '%s'",
+                                mpri_err_name(x->patches[i]->name));
     return MPR_OK;
 }
 
@@ -141,7 +146,8 @@ static mpr_status list_copies(const Graph *g, Arena *a, CopyRow **rows, int *n, 
     int k = 0;
     for (int i = 0; i < g->n_params; i++)
         for (int c = 0; c < g->params[i].n_copies; c++)
-            (*rows)[k++] = (CopyRow){g->params[i].copies[c].name, g->params[i].name, g->params[i].copies[c].transposed};
+            (*rows)[k++] = (CopyRow){g->params[i].copies[c].name, g->params[i].name,
+                                     g->params[i].copies[c].transposed};
     if (k) qsort(*rows, (size_t)k, sizeof **rows, by_copy_name);
     return MPR_OK;
 }
@@ -154,7 +160,11 @@ static mpr_status replace_tensor(Export *x, const SourceTensor *t, const void *b
     if (t->has_raw) return mpri_export_edit(x, t->raw.at, t->raw.len, bytes, size, err);
     Text text;
     mpri_text_init(&text, x->alloc);
-    TensorChange c = {.number = 5, .typed_field = t->typed_field, .data_type = t->data_type, .values = bytes, .elements = n};
+    TensorChange c = {.number = 5,
+                      .typed_field = t->typed_field,
+                      .data_type = t->data_type,
+                      .values = bytes,
+                      .elements = n};
     mpri_encode_tensor(x->m->source, &t->field, &c, &text);
     return mpri_export_edit_text(x, t->field.tagged.at, t->field.tagged.len, &text, err);
 }
@@ -172,12 +182,14 @@ static mpr_status patch_initializers(Export *x, Err *err)
         x->now[i] = t->data;
         if (!t->name[0] || !mpri_dtype_is_float((DType)t->data_type)) continue;
         CopyRow key = {.name = t->name};
-        const CopyRow *copy = n_copies ? bsearch(&key, copies, (size_t)n_copies, sizeof key, by_copy_name) : NULL;
+        const CopyRow *copy =
+            n_copies ? bsearch(&key, copies, (size_t)n_copies, sizeof key, by_copy_name) : NULL;
         const WeightPatch *w = patch_of(x, copy ? copy->master : t->name);
         if (!w) continue;
         if (w->n != elements(t)) return wrong_length(t->name, w->n, elements(t), err);
         x->used += copy == NULL;
-        TRY(round_back(x, (DType)t->data_type, t->data, t->dims, w->n, w->data, copy && copy->transposed, &x->now[i], err));
+        TRY(round_back(x, (DType)t->data_type, t->data, t->dims, w->n, w->data,
+                       copy && copy->transposed, &x->now[i], err));
         if (x->now[i] != t->data) TRY(replace_tensor(x, t, x->now[i], err));
     }
     return MPR_OK;
@@ -192,7 +204,8 @@ static int tensor_of(const Source *s, const char *name)
     return -1;
 }
 
-static mpr_status insert_initializer(Export *x, const MergedCopy *c, const SourceTensor *t, const void *bytes, Err *err)
+static mpr_status insert_initializer(Export *x, const MergedCopy *c, const SourceTensor *t,
+                                     const void *bytes, Err *err)
 {
     Text text;
     size_t size = (size_t)elements(t) * mpri_dtype_size((DType)t->data_type);
@@ -207,7 +220,8 @@ static mpr_status insert_initializer(Export *x, const MergedCopy *c, const Sourc
 }
 
 /* Renames the inputs of one reader: all its copies at once, as the node is encoded once. */
-static mpr_status rename_inputs(Export *x, const MergedCopy *c, int n, const bool *differs, Err *err)
+static mpr_status rename_inputs(Export *x, const MergedCopy *c, int n, const bool *differs,
+                                Err *err)
 {
     const SourceField *node = &x->m->source->nodes[c->reader];
     int inputs = 0;
@@ -239,16 +253,22 @@ static mpr_status patch_merged(Export *x, Err *err)
         const void *bytes;
         if (w && w->n != n) return wrong_length(c->name, w->n, n, err);
         x->used += w != NULL;
-        TRY(round_back(x, (DType)t->data_type, t->data, t->dims, n, w ? w->data : NULL, false, &bytes, err));
-        differs[i] = memcmp(bytes, x->now[source], (size_t)n * mpri_dtype_size((DType)t->data_type)) != 0;
+        TRY(round_back(x, (DType)t->data_type, t->data, t->dims, n, w ? w->data : NULL, false,
+                       &bytes, err));
+        differs[i] =
+            memcmp(bytes, x->now[source], (size_t)n * mpri_dtype_size((DType)t->data_type)) != 0;
         if (!differs[i]) continue;
         TRY(insert_initializer(x, c, t, bytes, err));
         const SourceField *identity = c->identity >= 0 ? &s->nodes[c->identity] : NULL;
-        if (identity) TRY(mpri_export_edit(x, identity->tagged.at, identity->tagged.len, "", 0, err));
+        if (identity)
+            TRY(mpri_export_edit(x, identity->tagged.at, identity->tagged.len, "", 0, err));
     }
     for (int i = 0, k; i < d->n_merged; i = k) {
-        for (k = i + 1; k < d->n_merged && d->merged[k].identity < 0 && d->merged[k].reader == d->merged[i].reader;) k++;
-        if (d->merged[i].identity < 0) TRY(rename_inputs(x, &d->merged[i], k - i, differs + i, err));
+        for (k = i + 1; k < d->n_merged && d->merged[k].identity < 0 &&
+                        d->merged[k].reader == d->merged[i].reader;)
+            k++;
+        if (d->merged[i].identity < 0)
+            TRY(rename_inputs(x, &d->merged[i], k - i, differs + i, err));
     }
     return MPR_OK;
 }
@@ -263,20 +283,29 @@ static mpr_status replace_constant(Export *x, const LiftedConstant *k, const voi
     size_t size = (size_t)k->elements * mpri_dtype_size(k->dtype);
     WireField attr, tensor, raw, external;
     Text change, inner, outer;
-    if (!mpri_wire_find(s->bytes, node->body, 5, &attr)) return mpri_err_set(err, MPR_E_INTERNAL, "Constant '%s' has no value", mpri_err_name(k->name));
+    if (!mpri_wire_find(s->bytes, node->body, 5, &attr))
+        return mpri_err_set(err, MPR_E_INTERNAL, "Constant '%s' has no value",
+                            mpri_err_name(k->name));
     bool is_tensor = mpri_wire_find(s->bytes, attr.body, 5, &tensor);
-    if (is_tensor && mpri_wire_find(s->bytes, tensor.body, 9, &raw)) return mpri_export_edit(x, raw.body.at, raw.body.len, bytes, size, err);
+    if (is_tensor && mpri_wire_find(s->bytes, tensor.body, 9, &raw))
+        return mpri_export_edit(x, raw.body.at, raw.body.len, bytes, size, err);
     mpri_text_init(&change, x->alloc);
     mpri_text_init(&inner, x->alloc);
     mpri_text_init(&outer, x->alloc);
-    TensorChange c = {.number = 5, .typed_field = 7, .data_type = k->dtype, .values = bytes, .elements = k->elements};
+    TensorChange c = {.number = 5,
+                      .typed_field = 7,
+                      .data_type = k->dtype,
+                      .values = bytes,
+                      .elements = k->elements};
     if (is_tensor) {
-        if (mpri_wire_find(s->bytes, tensor.body, 13, &external)) c = (TensorChange){.number = 5, .raw = bytes, .n = size};
+        if (mpri_wire_find(s->bytes, tensor.body, 13, &external))
+            c = (TensorChange){.number = 5, .raw = bytes, .n = size};
         else c.typed_field = k->dtype == MPR_FLOAT32 ? 4 : k->dtype == MPR_FLOAT64 ? 10 : 5;
         mpri_encode_tensor(s, &(SourceField){tensor.tagged, tensor.body}, &c, &change);
         mpri_encode_outer(s, 5, attr.body, tensor.tagged, &change, &inner);
     } else {
-        mpri_encode_tensor(s, &(SourceField){attr.tagged, attr.body}, &c, &inner); /* `floats` is a typed list as well */
+        mpri_encode_tensor(s, &(SourceField){attr.tagged, attr.body}, &c,
+                           &inner); /* `floats` is a typed list as well */
     }
     mpri_encode_outer(s, 1, node->body, attr.tagged, &inner, &outer);
     mpri_text_free(&change);
@@ -307,10 +336,14 @@ static mpr_status refuse_source(const ImportedModel *m, const char *path, Err *e
     struct stat out, in;
     if (stat(path, &out) != 0) return MPR_OK;
     for (const SourceMap *map = m->source->maps; map; map = map->next)
-        if (fstat(map->fd, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) goto same;
-    if (fstat(m->source->fd, &in) != 0 || in.st_dev != out.st_dev || in.st_ino != out.st_ino) return MPR_OK;
+        if (fstat(map->fd, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            goto same;
+    if (fstat(m->source->fd, &in) != 0 || in.st_dev != out.st_dev || in.st_ino != out.st_ino)
+        return MPR_OK;
 same:
-    mpri_err_set(err, MPR_E_USAGE, "%s is the model that was read (or its data): it is not overwritten", mpri_err_name(path));
+    mpri_err_set(err, MPR_E_USAGE,
+                 "%s is the model that was read (or its data): it is not overwritten",
+                 mpri_err_name(path));
     return mpri_err_advice(err, "write to another file");
 }
 
@@ -318,7 +351,8 @@ static int by_place(const void *a, const void *b)
 {
     const ExportEdit *x = a, *y = b;
     if (x->edit.at != y->edit.at) return x->edit.at < y->edit.at ? -1 : 1;
-    if ((x->edit.len == 0) != (y->edit.len == 0)) return x->edit.len == 0 ? -1 : 1; /* an insertion before what is replaced */
+    if ((x->edit.len == 0) != (y->edit.len == 0))
+        return x->edit.len == 0 ? -1 : 1; /* an insertion before what is replaced */
     return x->order - y->order;
 }
 
@@ -335,7 +369,9 @@ static mpr_status write_model(Export *x, const char *path, Err *err)
     uint64_t total = 0;
     for (int i = 0; i < n; i++) total += pieces[i].n;
     if (total > INT32_MAX && x->m->source->size <= INT32_MAX)
-        return mpri_err_set(err, MPR_E_LIMIT, "%s would have %llu bytes, an ONNX file has at most 2147483647", mpri_err_name(path), (unsigned long long)total);
+        return mpri_err_set(err, MPR_E_LIMIT,
+                            "%s would have %llu bytes, an ONNX file has at most 2147483647",
+                            mpri_err_name(path), (unsigned long long)total);
     return mpri_write_pieces_atomic(path, pieces, n, err);
 }
 
@@ -348,14 +384,18 @@ static mpr_status export_all(Export *x, const char *path, const WeightPatch *w, 
     TRY(patch_constants(x, err));
     if (x->used != n) {
         for (int i = 0; i < n; i++)
-            if (!mpri_intern_find(x->m->names, w[i].name)) return mpri_err_set(err, MPR_E_INTERNAL, "the file has no tensor '%s'", mpri_err_name(w[i].name));
-        return mpri_err_set(err, MPR_E_INTERNAL, "%d of %d weights have no place in the file", n - x->used, n);
+            if (!mpri_intern_find(x->m->names, w[i].name))
+                return mpri_err_set(err, MPR_E_INTERNAL, "the file has no tensor '%s'",
+                                    mpri_err_name(w[i].name));
+        return mpri_err_set(err, MPR_E_INTERNAL, "%d of %d weights have no place in the file",
+                            n - x->used, n);
     }
     TRY(mpri_export_data_files(x, path, err));
     return write_model(x, path, err);
 }
 
-mpr_status mpri_export_file(const ImportedModel *m, const char *path, const WeightPatch *w, int n, const Alloc *alloc, Err *err)
+mpr_status mpri_export_file(const ImportedModel *m, const char *path, const WeightPatch *w, int n,
+                            const Alloc *alloc, Err *err)
 {
     Export x = {.m = m, .alloc = alloc ? alloc : mpri_alloc_default()};
     mpri_arena_init(&x.arena, x.alloc, 0);

@@ -1,9 +1,10 @@
 /* External data of an exported model.
  *
- * The file of the source is never written to. Beside the new model lies a copy with the new weights, under the
- * location the model already has where that name is free (or already holds the same bytes), else under
- * <model>.data, and then the tensors get the new location. A tensor that shares its bytes with another one
- * moves into the model instead: patching the shared bytes would change both. */
+ * The file of the source is never written to. Beside the new model lies a copy with the new
+ * weights, under the location the model already has where that name is free (or already holds the
+ * same bytes), else under <model>.data, and then the tensors get the new location. A tensor that
+ * shares its bytes with another one moves into the model instead: patching the shared bytes would
+ * change both. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,11 +23,12 @@
 typedef struct Place { /* where the model goes */
     const char *name;  /* last component of its path */
     char folder[PATH_MAX];
-    bool same;         /* the folder of the source */
-    int renamed;       /* how many .data names are in use */
+    bool same;   /* the folder of the source */
+    int renamed; /* how many .data names are in use */
 } Place;
 
-mpr_status mpri_export_external(Export *x, const SourceTensor *t, const void *bytes, size_t size, Err *err)
+mpr_status mpri_export_external(Export *x, const SourceTensor *t, const void *bytes, size_t size,
+                                Err *err)
 {
     if (x->n_data == x->cap_data) {
         int want = x->cap_data ? 2 * x->cap_data : 64;
@@ -63,10 +65,12 @@ static mpr_status find_shared(Export *x, bool *shared, Err *err)
     if (n) qsort(list, (size_t)n, sizeof *list, by_range);
     const SourceTensor *widest = NULL; /* reaches farthest so far */
     for (int i = 0; i < n; i++) {
-        if (widest && !strcmp(widest->location, list[i]->location) && list[i]->ext_offset < widest->ext_offset + widest->ext_length)
+        if (widest && !strcmp(widest->location, list[i]->location) &&
+            list[i]->ext_offset < widest->ext_offset + widest->ext_length)
             shared[widest - s->tensors] = shared[list[i] - s->tensors] = true;
-        bool farther = !widest || strcmp(widest->location, list[i]->location) != 0 ||
-                       list[i]->ext_offset + list[i]->ext_length > widest->ext_offset + widest->ext_length;
+        bool farther =
+            !widest || strcmp(widest->location, list[i]->location) != 0 ||
+            list[i]->ext_offset + list[i]->ext_length > widest->ext_offset + widest->ext_length;
         if (farther) widest = list[i];
     }
     return MPR_OK;
@@ -76,7 +80,9 @@ static int by_offset(const void *a, const void *b)
 {
     const DataPatch *x = a, *y = b;
     int c = strcmp(x->tensor->location, y->tensor->location);
-    return c ? c : (x->tensor->ext_offset > y->tensor->ext_offset) - (x->tensor->ext_offset < y->tensor->ext_offset);
+    return c ? c
+             : (x->tensor->ext_offset > y->tensor->ext_offset) -
+                   (x->tensor->ext_offset < y->tensor->ext_offset);
 }
 
 /* Patches of shared bytes become raw_data in the model; the others are sorted by place. */
@@ -96,8 +102,10 @@ static mpr_status settle_patches(Export *x, bool *inlined, Err *err)
         }
         Text text;
         mpri_text_init(&text, x->alloc);
-        mpri_encode_tensor(s, &d->tensor->field, &(TensorChange){.number = 5, .raw = d->bytes, .n = d->size}, &text);
-        TRY(mpri_export_edit_text(x, d->tensor->field.tagged.at, d->tensor->field.tagged.len, &text, err));
+        mpri_encode_tensor(s, &d->tensor->field,
+                           &(TensorChange){.number = 5, .raw = d->bytes, .n = d->size}, &text);
+        TRY(mpri_export_edit_text(x, d->tensor->field.tagged.at, d->tensor->field.tagged.len, &text,
+                                  err));
         inlined[index] = true;
     }
     x->n_data = kept;
@@ -107,7 +115,8 @@ static mpr_status settle_patches(Export *x, bool *inlined, Err *err)
 
 /* ---- one data file */
 
-static mpr_status pieces_of(Export *x, const SourceMap *map, int first, int n, Piece **out, int *n_out, Err *err)
+static mpr_status pieces_of(Export *x, const SourceMap *map, int first, int n, Piece **out,
+                            int *n_out, Err *err)
 {
     Piece *p = ARENA_ARRAY(&x->arena, Piece, 2 * (size_t)n + 1);
     size_t at = 0;
@@ -161,9 +170,12 @@ static bool is_source(const Export *x, const char *path)
 static mpr_status make_folders(Export *x, const Place *p, const char *location, Err *err)
 {
     for (const char *slash = strchr(location, '/'); slash; slash = strchr(slash + 1, '/')) {
-        char *path = mpri_arena_printf(&x->arena, "%s/%.*s", p->folder, (int)(slash - location), location);
+        char *path =
+            mpri_arena_printf(&x->arena, "%s/%.*s", p->folder, (int)(slash - location), location);
         if (!path) return mpri_err_nomem(err, strlen(location));
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) return mpri_err_set(err, MPR_E_IO, "%s: %s", mpri_err_name(path), strerrordesc_np(errno));
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return mpri_err_set(err, MPR_E_IO, "%s: %s", mpri_err_name(path),
+                                strerrordesc_np(errno));
     }
     return MPR_OK;
 }
@@ -173,7 +185,8 @@ static const char *new_location(Export *x, Place *p)
 {
     for (;;) {
         int k = p->renamed++;
-        char *name = k ? mpri_arena_printf(&x->arena, "%s.data%d", p->name, k) : mpri_arena_printf(&x->arena, "%s.data", p->name);
+        char *name = k ? mpri_arena_printf(&x->arena, "%s.data%d", p->name, k)
+                       : mpri_arena_printf(&x->arena, "%s.data", p->name);
         char *path = name ? mpri_arena_printf(&x->arena, "%s/%s", p->folder, name) : NULL;
         if (!path || !is_source(x, path)) return path ? name : NULL;
     }
@@ -184,12 +197,15 @@ static bool has_checksum(const Source *s, const SourceTensor *t)
     size_t pos = t->field.body.at, end = pos + t->field.body.len;
     WireField f, key;
     while (mpri_wire_next(s->bytes, end, &pos, &f) == WIRE_OK)
-        if (f.number == 13 && mpri_wire_find(s->bytes, f.body, 1, &key) && key.body.len == 8 && !memcmp(s->bytes + key.body.at, "checksum", 8)) return true;
+        if (f.number == 13 && mpri_wire_find(s->bytes, f.body, 1, &key) && key.body.len == 8 &&
+            !memcmp(s->bytes + key.body.at, "checksum", 8))
+            return true;
     return false;
 }
 
 /* Tensors of a file that moved, or whose checksum no longer holds, are encoded again. */
-static mpr_status relocate(Export *x, const char *from, const char *to, bool patched, const bool *inlined, Err *err)
+static mpr_status relocate(Export *x, const char *from, const char *to, bool patched,
+                           const bool *inlined, Err *err)
 {
     const Source *s = x->m->source;
     bool moved = strcmp(from, to) != 0;
@@ -205,12 +221,15 @@ static mpr_status relocate(Export *x, const char *from, const char *to, bool pat
     return MPR_OK;
 }
 
-static mpr_status export_map(Export *x, Place *p, const SourceMap *map, const bool *inlined, Err *err)
+static mpr_status export_map(Export *x, Place *p, const SourceMap *map, const bool *inlined,
+                             Err *err)
 {
     int first = 0, n = 0, n_pieces = 0;
     Piece *pieces = NULL;
-    while (first < x->n_data && strcmp(x->data[first].tensor->location, map->location) != 0) first++;
-    while (first + n < x->n_data && !strcmp(x->data[first + n].tensor->location, map->location)) n++;
+    while (first < x->n_data && strcmp(x->data[first].tensor->location, map->location) != 0)
+        first++;
+    while (first + n < x->n_data && !strcmp(x->data[first + n].tensor->location, map->location))
+        n++;
     if (p->same && n == 0) return MPR_OK;
     TRY(pieces_of(x, map, first, n, &pieces, &n_pieces, err));
     const char *location = map->location;
@@ -237,11 +256,14 @@ mpr_status mpri_export_data_files(Export *x, const char *path, Err *err)
     struct stat a, b;
     const char *slash = strrchr(path, '/');
     if (slash) p.name = slash + 1;
-    snprintf(p.folder, sizeof p.folder, "%.*s", slash ? (int)(slash == path ? 1 : slash - path) : 1, slash ? path : ".");
-    p.same = stat(p.folder, &a) == 0 && stat(s->folder, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    snprintf(p.folder, sizeof p.folder, "%.*s", slash ? (int)(slash == path ? 1 : slash - path) : 1,
+             slash ? path : ".");
+    p.same = stat(p.folder, &a) == 0 && stat(s->folder, &b) == 0 && a.st_dev == b.st_dev &&
+             a.st_ino == b.st_ino;
     bool *inlined = ARENA_ARRAY(&x->arena, bool, s->n_tensors);
     if (!inlined) return mpri_err_nomem(err, (size_t)s->n_tensors);
     TRY(settle_patches(x, inlined, err));
-    for (const SourceMap *map = s->maps; map; map = map->next) TRY(export_map(x, &p, map, inlined, err));
+    for (const SourceMap *map = s->maps; map; map = map->next)
+        TRY(export_map(x, &p, map, inlined, err));
     return MPR_OK;
 }

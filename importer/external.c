@@ -1,9 +1,11 @@
-/* External tensor data: only a regular file that lies plainly below the model's folder is ever opened.
+/* External tensor data: only a regular file that lies plainly below the model's folder is ever
+ * opened.
  *
- * Every step of the path is opened by itself, relative to the descriptor of the step before and without
- * following links, so no exchange of a folder for a link between check and use can lead outside. One form
- * of link is allowed, that of download caches: when the model itself is a link, its data may be a link into
- * the folder where the model's target lies, or lie there under its own name. */
+ * Every step of the path is opened by itself, relative to the descriptor of the step before and
+ * without following links, so no exchange of a folder for a link between check and use can lead
+ * outside. One form of link is allowed, that of download caches: when the model itself is a link,
+ * its data may be a link into the folder where the model's target lies, or lie there under its own
+ * name. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -26,9 +28,10 @@ typedef struct Open { /* one attempt */
 
 static mpr_status refuse(const Open *o, const char *why)
 {
-    mpri_err_set(o->err, MPR_E_EXTDATA_PATH, "tensor %s: external data location '%s' %s", mpri_err_name(o->tensor),
-                 mpri_err_name(o->location), why);
-    return mpri_err_advice(o->err, "put the data in a regular file below the model's folder, with a relative path in the model");
+    mpri_err_set(o->err, MPR_E_EXTDATA_PATH, "tensor %s: external data location '%s' %s",
+                 mpri_err_name(o->tensor), mpri_err_name(o->location), why);
+    return mpri_err_advice(o->err, "put the data in a regular file below the model's folder, with "
+                                   "a relative path in the model");
 }
 
 static mpr_status check_text(const Open *o)
@@ -57,8 +60,10 @@ static int step_mode(int dir, const char *name, struct stat *st)
     return fstatat(dir, name, st, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
 }
 
-/* Opens the folder that holds the last component; *last points to it. EXTDATA_* or errno in *gone. */
-static mpr_status open_parent(const Open *o, const char *root, int *dir, const char **last, int *gone)
+/* Opens the folder that holds the last component; *last points to it. EXTDATA_* or errno in *gone.
+ */
+static mpr_status open_parent(const Open *o, const char *root, int *dir, const char **last,
+                              int *gone)
 {
     char part[LOCATION_MAX + 1];
     const char *p = o->location;
@@ -80,7 +85,8 @@ static mpr_status open_parent(const Open *o, const char *root, int *dir, const c
             close(*dir);
             return refuse(o, "goes through a symbolic link");
         }
-        int inner = missing ? -1 : openat(*dir, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int inner =
+            missing ? -1 : openat(*dir, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (inner < 0) *gone = missing ? missing : errno;
         close(*dir);
         *dir = inner;
@@ -91,8 +97,10 @@ static mpr_status open_parent(const Open *o, const char *root, int *dir, const c
     return MPR_OK;
 }
 
-/* Opens `name` in dir if it is a regular file with one name; *fd is -1 and *gone an errno when it is absent. */
-static mpr_status open_regular(const Open *o, int dir, const char *name, int *fd, bool *link, int *gone)
+/* Opens `name` in dir if it is a regular file with one name; *fd is -1 and *gone an errno when it
+ * is absent. */
+static mpr_status open_regular(const Open *o, int dir, const char *name, int *fd, bool *link,
+                               int *gone)
 {
     struct stat st;
     *fd = -1;
@@ -105,7 +113,8 @@ static mpr_status open_regular(const Open *o, int dir, const char *name, int *fd
     }
     if (S_ISDIR(st.st_mode)) return refuse(o, "is a folder");
     if (!S_ISREG(st.st_mode)) return refuse(o, "is a pipe, socket or device");
-    if (st.st_nlink > 1) return refuse(o, "is a hard link: the file has another name, which may lie outside");
+    if (st.st_nlink > 1)
+        return refuse(o, "is a hard link: the file has another name, which may lie outside");
     *fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (*fd < 0) {
         *gone = errno;
@@ -127,7 +136,8 @@ static bool target_folder(const Source *s, char folder[PATH_MAX])
 {
     struct stat st;
     char *real;
-    if (lstat(s->path, &st) != 0 || !S_ISLNK(st.st_mode) || !(real = realpath(s->path, NULL))) return false;
+    if (lstat(s->path, &st) != 0 || !S_ISLNK(st.st_mode) || !(real = realpath(s->path, NULL)))
+        return false;
     char *slash = strrchr(real, '/');
     size_t n = slash > real ? (size_t)(slash - real) : 1;
     bool ok = n < PATH_MAX;
@@ -157,9 +167,13 @@ static mpr_status open_through_link(const Open *o, int dir, const char *name, in
     int inner = slash ? (int)(slash - o->location) : 0;
     char *last = strrchr(text, '/');
     const char *base = last ? last + 1 : text;
-    if (text[0] == '/') snprintf(parent, sizeof parent, "%.*s", (int)(last > text ? last - text : 1), text);
-    else snprintf(parent, sizeof parent, "%s/%.*s/%.*s", o->s->folder, inner, o->location, last ? (int)(last - text) : 0, text);
-    if (!same_folder(parent, folder)) return refuse(o, "is a symbolic link that leaves the model's folder");
+    if (text[0] == '/')
+        snprintf(parent, sizeof parent, "%.*s", (int)(last > text ? last - text : 1), text);
+    else
+        snprintf(parent, sizeof parent, "%s/%.*s/%.*s", o->s->folder, inner, o->location,
+                 last ? (int)(last - text) : 0, text);
+    if (!same_folder(parent, folder))
+        return refuse(o, "is a symbolic link that leaves the model's folder");
     int target = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (target < 0) return refuse(o, "is a symbolic link that leaves the model's folder");
     mpr_status status = open_regular(o, target, base, fd, &link, gone);
@@ -177,7 +191,9 @@ static mpr_status open_below(const Open *o, const char *root, bool links, int *f
     TRY(open_parent(o, root, &dir, &last, gone));
     if (dir < 0) return MPR_OK;
     mpr_status status = open_regular(o, dir, last, fd, &link, gone);
-    if (status == MPR_OK && link) status = links ? open_through_link(o, dir, last, fd, gone) : refuse(o, "is a symbolic link");
+    if (status == MPR_OK && link)
+        status =
+            links ? open_through_link(o, dir, last, fd, gone) : refuse(o, "is a symbolic link");
     close(dir);
     return status;
 }
@@ -187,14 +203,18 @@ static mpr_status open_location(const Open *o, int *fd)
     int gone;
     char folder[PATH_MAX];
     TRY(open_below(o, o->s->folder, true, fd, &gone));
-    if (*fd < 0 && gone == ENOENT && target_folder(o->s, folder)) TRY(open_below(o, folder, false, fd, &gone));
+    if (*fd < 0 && gone == ENOENT && target_folder(o->s, folder))
+        TRY(open_below(o, folder, false, fd, &gone));
     if (*fd >= 0) return MPR_OK;
-    mpri_err_set(o->err, MPR_E_EXTDATA_OPEN, "tensor %s: external data file %s/%s: %s", mpri_err_name(o->tensor),
-                 mpri_err_name(o->s->folder), mpri_err_name(o->location), strerrordesc_np(gone));
-    return mpri_err_advice(o->err, "put the data file beside the model, under the name that the model has for it");
+    mpri_err_set(o->err, MPR_E_EXTDATA_OPEN, "tensor %s: external data file %s/%s: %s",
+                 mpri_err_name(o->tensor), mpri_err_name(o->s->folder), mpri_err_name(o->location),
+                 strerrordesc_np(gone));
+    return mpri_err_advice(
+        o->err, "put the data file beside the model, under the name that the model has for it");
 }
 
-mpr_status mpri_source_external(Source *s, Arena *arena, const char *tensor, const char *location, const SourceMap **out, Err *err)
+mpr_status mpri_source_external(Source *s, Arena *arena, const char *tensor, const char *location,
+                                const SourceMap **out, Err *err)
 {
     Open o = {s, tensor, location, err};
     for (SourceMap *m = s->maps; m; m = m->next)
@@ -204,19 +224,23 @@ mpr_status mpri_source_external(Source *s, Arena *arena, const char *tensor, con
         }
     TRY(check_text(&o));
     SourceMap *m = ARENA_NEW(arena, SourceMap);
-    if (!m || !(m->location = mpri_arena_strdup(arena, location))) return mpri_err_nomem(err, sizeof *m);
+    if (!m || !(m->location = mpri_arena_strdup(arena, location)))
+        return mpri_err_nomem(err, sizeof *m);
     TRY(open_location(&o, &m->fd));
     m->next = s->maps;
     s->maps = m;
     s->n_maps++;
     struct stat st;
-    if (fstat(m->fd, &st) != 0) return mpri_err_set(err, MPR_E_EXTDATA_OPEN, "tensor %s: %s", mpri_err_name(tensor), strerrordesc_np(errno));
+    if (fstat(m->fd, &st) != 0)
+        return mpri_err_set(err, MPR_E_EXTDATA_OPEN, "tensor %s: %s", mpri_err_name(tensor),
+                            strerrordesc_np(errno));
     m->size = (size_t)st.st_size;
     if (m->size > 0) {
         void *p = mmap(NULL, m->size, PROT_READ, MAP_PRIVATE, m->fd, 0);
         if (p == MAP_FAILED)
-            return mpri_err_set(err, MPR_E_EXTDATA_OPEN, "tensor %s: external data '%s' cannot be mapped: %s", mpri_err_name(tensor),
-                                mpri_err_name(location), strerrordesc_np(errno));
+            return mpri_err_set(
+                err, MPR_E_EXTDATA_OPEN, "tensor %s: external data '%s' cannot be mapped: %s",
+                mpri_err_name(tensor), mpri_err_name(location), strerrordesc_np(errno));
         m->bytes = p;
     }
     *out = m;

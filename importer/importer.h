@@ -1,9 +1,10 @@
 /* From an ONNX file to a Graph, and back: the original file patched.
  *
- * Way in: open and map; pre-scan the wire bytes (iterative, no allocation, limits); unpack filtered spans
- * with protobuf-c (no initializer data); check scopes, SSA, arity, attributes; adapt opsets to the newest
- * meaning; build the Graph with every unknown operator as an opaque node; find parameters.
- * Way out: edits at wire level on the original bytes, so everything that is not edited is byte-exact. */
+ * Way in: open and map; pre-scan the wire bytes (iterative, no allocation, limits); unpack filtered
+ * spans with protobuf-c (no initializer data); check scopes, SSA, arity, attributes; adapt opsets
+ * to the newest meaning; build the Graph with every unknown operator as an opaque node; find
+ * parameters. Way out: edits at wire level on the original bytes, so everything that is not edited
+ * is byte-exact. */
 #ifndef MPRI_IMPORTER_H
 #define MPRI_IMPORTER_H
 
@@ -15,36 +16,43 @@
 typedef struct ImportOptions {
     const Alloc *alloc;
     const Log *log;
-    const mpr_limits *limits;       /* NULL: defaults */
+    const mpr_limits *limits; /* NULL: defaults */
     const char *const *tie, *const *untie;
 } ImportOptions;
 
 typedef struct ImportedModel {
-    Arena arena;         /* model lifetime */
+    Arena arena; /* model lifetime */
     Intern *names;
-    Source *source;      /* mapped file and spans */
-    Graph *graph;        /* symbolic; canonical operators; opaque nodes allowed */
+    Source *source; /* mapped file and spans */
+    Graph *graph;   /* symbolic; canonical operators; opaque nodes allowed */
     char *path;
-    const char *const *overridable; int n_overridable; /* graph inputs that are also initializers: constants
-                                                          of the graph that a caller may replace by name */
-    struct ImportDetail *detail;                       /* private to the importer */
+    const char *const *overridable;
+    int n_overridable;           /* graph inputs that are also initializers: constants
+                                    of the graph that a caller may replace by name */
+    struct ImportDetail *detail; /* private to the importer */
 } ImportedModel;
 
-mpr_status mpri_import_file(const char *path, const ImportOptions *o, ImportedModel **out, Err *err);
+mpr_status mpri_import_file(const char *path, const ImportOptions *o, ImportedModel **out,
+                            Err *err);
 void mpri_import_destroy(ImportedModel *m, const Alloc *alloc); /* NULL-safe */
 
-/* Every operator that cannot be run on the way to an output, grouped by type with counts and the first three
- * node names: MPR_E_UNSUPPORTED_OP; MPR_OK when there is none. Before it, declared shapes of the file that
- * contradict its operators: MPR_E_SHAPE. Ask the imported graph, before any pass. */
+/* Every operator that cannot be run on the way to an output, grouped by type with counts and the
+ * first three node names: MPR_E_UNSUPPORTED_OP; MPR_OK when there is none. Before it, declared
+ * shapes of the file that contradict its operators: MPR_E_SHAPE. Ask the imported graph, before any
+ * pass. */
 mpr_status mpri_import_check_supported(const Graph *g, Err *err);
 
 /* ---- export ---- */
-typedef struct WeightPatch { /* new contents of one initializer, f32, in the initializer's own layout */
-    const char *name;        /* initializer; or an Identity output that becomes an initializer of its own */
+typedef struct WeightPatch { /* new contents of one initializer, f32, in the initializer's own
+                                layout */
+    const char
+        *name; /* initializer; or an Identity output that becomes an initializer of its own */
     const float *data;
     int64_t n;
 } WeightPatch;
-/* Writes path (temp file beside, fsync, rename). MPR_E_USAGE when path is the model itself (by inode). */
-mpr_status mpri_export_file(const ImportedModel *m, const char *path, const WeightPatch *w, int n, const Alloc *alloc, Err *err);
+/* Writes path (temp file beside, fsync, rename). MPR_E_USAGE when path is the model itself (by
+ * inode). */
+mpr_status mpri_export_file(const ImportedModel *m, const char *path, const WeightPatch *w, int n,
+                            const Alloc *alloc, Err *err);
 
 #endif

@@ -1,9 +1,10 @@
 /* Expanding calls and constant branches.
  *
- * A call's body is copied node by node with its names replaced: formal inputs and outputs by the actual ones,
- * inner names by fresh ones. Attribute references take the value of the call, else the function's default.
- * Of an If with a constant condition one branch is taken in the same way; it sees the names around it. Nested
- * bodies are expanded when the walk comes to their nodes, with a stack of frames instead of recursion.
+ * A call's body is copied node by node with its names replaced: formal inputs and outputs by the
+ * actual ones, inner names by fresh ones. Attribute references take the value of the call, else the
+ * function's default. Of an If with a constant condition one branch is taken in the same way; it
+ * sees the names around it. Nested bodies are expanded when the walk comes to their nodes, with a
+ * stack of frames instead of recursion.
  *
  * Inlined nodes have no origin: the converter leaves calls and branches of the file as they are. */
 #include "importer/inline.h"
@@ -19,8 +20,8 @@ typedef struct Rename { /* one name of a body */
 
 typedef struct Names { /* of one expansion, with what it sees around it */
     Rename *hash;
-    struct Names *outer;   /* NULL: the main graph, whose names stay */
-    bool closed;           /* a function body: nothing outside is seen */
+    struct Names *outer; /* NULL: the main graph, whose names stay */
+    bool closed;         /* a function body: nothing outside is seen */
 } Names;
 
 typedef struct Expansion { /* a frame of the walk */
@@ -37,9 +38,11 @@ typedef struct Inliner {
     Import *im;
     const Functions *f;
     const Scope *scope;
-    Expansion *stack; int depth, cap;
-    FileNode *out; int n_out, cap_out;
-    Rename *truth;         /* Constants and initializers that hold one bool: to = "1" or "" */
+    Expansion *stack;
+    int depth, cap;
+    FileNode *out;
+    int n_out, cap_out;
+    Rename *truth; /* Constants and initializers that hold one bool: to = "1" or "" */
     bool changed;
     Err *err;
 } Inliner;
@@ -87,7 +90,8 @@ static const char *look_up(const Names *names, const char *name)
 static const char *fresh(Inliner *x, const char *path, const char *name)
 {
     for (int k = 0;; k++) {
-        const char *text = k ? mpri_arena_printf(&x->im->scratch, "%s%s_%d", path, name, k) : mpri_arena_printf(&x->im->scratch, "%s%s", path, name);
+        const char *text = k ? mpri_arena_printf(&x->im->scratch, "%s%s_%d", path, name, k)
+                             : mpri_arena_printf(&x->im->scratch, "%s%s", path, name);
         if (!text) return NULL;
         if (!mpri_intern_find(x->im->names, text)) return mpri_intern(x->im->names, text);
     }
@@ -119,10 +123,12 @@ typedef struct GraphCopy { /* a nested graph that still has to be renamed */
 } GraphCopy;
 
 typedef struct CopyWork {
-    GraphCopy *todo; int n, cap;
+    GraphCopy *todo;
+    int n, cap;
 } CopyWork;
 
-/* The attribute that a reference stands for: of the call, else the function's default; NULL: left out. */
+/* The attribute that a reference stands for: of the call, else the function's default; NULL: left
+ * out. */
 static const AttributeProto *resolve(const Expansion *e, const AttributeProto *a)
 {
     if (!a->ref_attr_name || !a->ref_attr_name[0] || !e->call) return a;
@@ -137,13 +143,15 @@ static const AttributeProto *resolve(const Expansion *e, const AttributeProto *a
 static mpr_status copy_graph(Inliner *x, CopyWork *w, Names *names, GraphProto **g)
 {
     GraphProto *copy = mpri_arena_dup(&x->im->d->proto, *g, sizeof **g);
-    if (!copy || !grow(&x->im->scratch, (void **)&w->todo, w->n, &w->cap, sizeof *w->todo)) return mpri_err_nomem(x->err, sizeof *copy);
+    if (!copy || !grow(&x->im->scratch, (void **)&w->todo, w->n, &w->cap, sizeof *w->todo))
+        return mpri_err_nomem(x->err, sizeof *copy);
     w->todo[w->n++] = (GraphCopy){copy, names};
     *g = copy;
     return MPR_OK;
 }
 
-static mpr_status copy_attributes(Inliner *x, CopyWork *w, const Expansion *e, Names *names, NodeProto *p)
+static mpr_status copy_attributes(Inliner *x, CopyWork *w, const Expansion *e, Names *names,
+                                  NodeProto *p)
 {
     AttributeProto **list = mpri_arena_array(&x->im->d->proto, p->n_attribute, sizeof *list);
     size_t n = 0;
@@ -156,9 +164,11 @@ static mpr_status copy_attributes(Inliner *x, CopyWork *w, const Expansion *e, N
         copy->name = p->attribute[i]->name;
         if (copy->g) TRY(copy_graph(x, w, names, &copy->g));
         if (copy->n_graphs) {
-            copy->graphs = mpri_arena_dup(&x->im->d->proto, copy->graphs, copy->n_graphs * sizeof *copy->graphs);
+            copy->graphs = mpri_arena_dup(&x->im->d->proto, copy->graphs,
+                                          copy->n_graphs * sizeof *copy->graphs);
             if (!copy->graphs) return mpri_err_nomem(x->err, 0);
-            for (size_t k = 0; k < copy->n_graphs; k++) TRY(copy_graph(x, w, names, &copy->graphs[k]));
+            for (size_t k = 0; k < copy->n_graphs; k++)
+                TRY(copy_graph(x, w, names, &copy->graphs[k]));
         }
         list[n++] = copy;
     }
@@ -167,7 +177,8 @@ static mpr_status copy_attributes(Inliner *x, CopyWork *w, const Expansion *e, N
     return MPR_OK;
 }
 
-static mpr_status copy_node(Inliner *x, CopyWork *w, const Expansion *e, Names *names, const NodeProto *from, NodeProto **out)
+static mpr_status copy_node(Inliner *x, CopyWork *w, const Expansion *e, Names *names,
+                            const NodeProto *from, NodeProto **out)
 {
     NodeProto *p = mpri_arena_dup(&x->im->d->proto, from, sizeof *from);
     *out = p;
@@ -178,7 +189,8 @@ static mpr_status copy_node(Inliner *x, CopyWork *w, const Expansion *e, Names *
 }
 
 /* Names that a graph defines get fresh ones in `names`. */
-static mpr_status define_nodes(Inliner *x, Names *names, const char *path, NodeProto **nodes, size_t n)
+static mpr_status define_nodes(Inliner *x, Names *names, const char *path, NodeProto **nodes,
+                               size_t n)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < nodes[i]->n_output; k++) {
@@ -191,7 +203,8 @@ static mpr_status define_nodes(Inliner *x, Names *names, const char *path, NodeP
     return MPR_OK;
 }
 
-static mpr_status rename_values(Inliner *x, Names *names, const char *path, size_t n, ValueInfoProto ***list, bool define)
+static mpr_status rename_values(Inliner *x, Names *names, const char *path, size_t n,
+                                ValueInfoProto ***list, bool define)
 {
     ValueInfoProto **copy = mpri_arena_array(&x->im->d->proto, n, sizeof *copy);
     if (!copy) return mpri_err_nomem(x->err, n * sizeof *copy);
@@ -244,7 +257,8 @@ static mpr_status rename_graph(Inliner *x, CopyWork *w, const Expansion *e, Grap
 static mpr_status emit(Inliner *x, NodeProto *p, const Expansion *e)
 {
     Arena *a = &x->im->scratch;
-    if (!grow(a, (void **)&x->out, x->n_out, &x->cap_out, sizeof *x->out)) return mpri_err_nomem(x->err, sizeof *x->out);
+    if (!grow(a, (void **)&x->out, x->n_out, &x->cap_out, sizeof *x->out))
+        return mpri_err_nomem(x->err, sizeof *x->out);
     FileNode *n = &x->out[x->n_out++];
     *n = (FileNode){.p = p, .origin = -1, .opsets = e->opsets, .path = e->path};
     return mpri_import_finish_node(x->im, n, x->err);
@@ -281,10 +295,15 @@ static mpr_status note_truth(Inliner *x, const char *name, bool value)
 
 static mpr_status note_constant(Inliner *x, const NodeProto *p)
 {
-    const AttributeProto *a = p->n_attribute == 1 && p->n_output == 1 && !strcmp(p->op_type, "Constant") ? p->attribute[0] : NULL;
+    const AttributeProto *a =
+        p->n_attribute == 1 && p->n_output == 1 && !strcmp(p->op_type, "Constant") ? p->attribute[0]
+                                                                                   : NULL;
     const TensorProto *t = a ? a->t : NULL;
-    if (!t || !t->has_data_type || t->data_type != MPR_BOOL || t->n_dims > 1 || (t->n_dims == 1 && t->dims[0] != 1)) return MPR_OK;
-    if (t->has_raw_data && t->raw_data.len == 1) return note_truth(x, p->output[0], t->raw_data.data[0] != 0);
+    if (!t || !t->has_data_type || t->data_type != MPR_BOOL || t->n_dims > 1 ||
+        (t->n_dims == 1 && t->dims[0] != 1))
+        return MPR_OK;
+    if (t->has_raw_data && t->raw_data.len == 1)
+        return note_truth(x, p->output[0], t->raw_data.data[0] != 0);
     return t->n_int32_data == 1 ? note_truth(x, p->output[0], t->int32_data[0] != 0) : MPR_OK;
 }
 
@@ -293,7 +312,9 @@ static mpr_status note_main(Inliner *x)
     const Source *s = x->im->src;
     for (int i = 0; i < s->n_tensors; i++) {
         const SourceTensor *t = &s->tensors[i];
-        if (t->data_type != MPR_BOOL || t->rank > 1 || (t->rank == 1 && t->dims[0] != 1) || !t->name[0]) continue;
+        if (t->data_type != MPR_BOOL || t->rank > 1 || (t->rank == 1 && t->dims[0] != 1) ||
+            !t->name[0])
+            continue;
         const NameDef *d = mpri_scope_find(x->scope, t->name);
         if (d && !d->overridable) TRY(note_truth(x, t->name, *(const uint8_t *)t->data != 0));
     }
@@ -306,7 +327,8 @@ static mpr_status note_main(Inliner *x)
 
 static mpr_status push(Inliner *x, Expansion e)
 {
-    if (!grow(&x->im->scratch, (void **)&x->stack, x->depth, &x->cap, sizeof *x->stack)) return mpri_err_nomem(x->err, sizeof e);
+    if (!grow(&x->im->scratch, (void **)&x->stack, x->depth, &x->cap, sizeof *x->stack))
+        return mpri_err_nomem(x->err, sizeof e);
     x->stack[x->depth++] = e;
     return MPR_OK;
 }
@@ -317,8 +339,10 @@ static const char *inner_path(Inliner *x, const char *path, const NodeProto *p, 
     return mpri_arena_printf(&x->im->m->arena, "%s%s/%s/", path, call, what);
 }
 
-/* Actual names of a call's outputs: a formal that is an input, or is listed twice, is copied by an Identity. */
-static mpr_status bind_outputs(Inliner *x, Names *names, size_t n, const char *const *formals, const NodeProto *p, const Expansion *e)
+/* Actual names of a call's outputs: a formal that is an input, or is listed twice, is copied by an
+ * Identity. */
+static mpr_status bind_outputs(Inliner *x, Names *names, size_t n, const char *const *formals,
+                               const NodeProto *p, const Expansion *e)
 {
     for (size_t i = 0; i < n && i < p->n_output; i++) {
         const char *formal = interned(x, formals[i]), *actual = p->output[i];
@@ -335,7 +359,12 @@ static mpr_status bind_outputs(Inliner *x, Names *names, size_t n, const char *c
 static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, NodeProto *p, const char *path)
 {
     Names *names = ARENA_NEW(&x->im->scratch, Names);
-    Expansion e = {.nodes = fn->p->node, .n = (int)fn->p->n_node, .names = names, .opsets = &fn->opsets, .call = p, .function = fn};
+    Expansion e = {.nodes = fn->p->node,
+                   .n = (int)fn->p->n_node,
+                   .names = names,
+                   .opsets = &fn->opsets,
+                   .call = p,
+                   .function = fn};
     e.path = inner_path(x, path, p, fn->p->name);
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->closed = true;
@@ -359,10 +388,11 @@ static mpr_status add_branch_constants(Inliner *x, const GraphProto *g, const Ex
         if (!name[0]) continue;
         TRY(put_name(x, &e->names->hash, name, fresh(x, e->path, name)));
         NodeProto *p = make_node(x, "Constant", NULL, look_up(e->names, name));
-        AttributeProto *a = mpri_arena_alloc(&x->im->d->proto, sizeof *a), **list = mpri_arena_alloc(&x->im->d->proto, sizeof *list);
+        AttributeProto *a = mpri_arena_alloc(&x->im->d->proto, sizeof *a),
+                       **list = mpri_arena_alloc(&x->im->d->proto, sizeof *list);
         if (!p || !a || !list) return mpri_err_nomem(x->err, sizeof *a);
         onnx__attribute_proto__init(a);
-        a->name = (char *)(uintptr_t)"value";
+        a->name = (char *)(uintptr_t) "value";
         a->has_type = true;
         a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR;
         a->t = t;
@@ -374,7 +404,8 @@ static mpr_status add_branch_constants(Inliner *x, const GraphProto *g, const Ex
     return MPR_OK;
 }
 
-/* Branch outputs: the node's names where a node of the branch writes them, else an Identity of what is seen. */
+/* Branch outputs: the node's names where a node of the branch writes them, else an Identity of what
+ * is seen. */
 static mpr_status bind_branch(Inliner *x, const GraphProto *g, const NodeProto *p, Expansion *e)
 {
     const char **formals = ARENA_ARRAY(&x->im->scratch, const char *, g->n_output);
@@ -400,10 +431,16 @@ static mpr_status bind_branch(Inliner *x, const GraphProto *g, const NodeProto *
     return bind_outputs(x, e->names, g->n_output, formals, p, e);
 }
 
-static mpr_status enter_branch(Inliner *x, const GraphProto *g, NodeProto *p, const Expansion *around)
+static mpr_status enter_branch(Inliner *x, const GraphProto *g, NodeProto *p,
+                               const Expansion *around)
 {
     Names *names = ARENA_NEW(&x->im->scratch, Names);
-    Expansion e = {.nodes = g->node, .n = (int)g->n_node, .names = names, .opsets = around->opsets, .call = around->call, .function = around->function};
+    Expansion e = {.nodes = g->node,
+                   .n = (int)g->n_node,
+                   .names = names,
+                   .opsets = around->opsets,
+                   .call = around->call,
+                   .function = around->function};
     e.path = inner_path(x, around->path, p, g->name && g->name[0] ? g->name : "branch");
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->outer = around->names;
@@ -418,10 +455,13 @@ static mpr_status enter_branch(Inliner *x, const GraphProto *g, NodeProto *p, co
 static const GraphProto *constant_branch(const Inliner *x, const NodeProto *p)
 {
     Rename *r;
-    if (strcmp(p->op_type, "If") || (p->domain && p->domain[0] && strcmp(p->domain, "ai.onnx")) || p->n_input != 1) return NULL;
+    if (strcmp(p->op_type, "If") || (p->domain && p->domain[0] && strcmp(p->domain, "ai.onnx")) ||
+        p->n_input != 1)
+        return NULL;
     const char *condition = p->input[0];
     HASH_FIND_PTR(x->truth, &condition, r);
-    const AttributeProto *a = r ? mpri_import_attr(p, r->to[0] ? "then_branch" : "else_branch") : NULL;
+    const AttributeProto *a =
+        r ? mpri_import_attr(p, r->to[0] ? "then_branch" : "else_branch") : NULL;
     return a && a->g && a->g->n_sparse_initializer == 0 ? a->g : NULL;
 }
 
@@ -434,7 +474,8 @@ static mpr_status take_main(Inliner *x, Expansion *e, int i)
     const GraphProto *g = fn ? NULL : constant_branch(x, n->p);
     if (fn) return enter_call(x, fn, n->p, "");
     if (g) return enter_branch(x, g, n->p, e);
-    if (!grow(&x->im->scratch, (void **)&x->out, x->n_out, &x->cap_out, sizeof *x->out)) return mpri_err_nomem(x->err, sizeof *n);
+    if (!grow(&x->im->scratch, (void **)&x->out, x->n_out, &x->cap_out, sizeof *x->out))
+        return mpri_err_nomem(x->err, sizeof *n);
     x->out[x->n_out++] = *n;
     return MPR_OK;
 }
@@ -448,12 +489,14 @@ static mpr_status take_inner(Inliner *x, Expansion e, const NodeProto *from)
     if (!fn && (!p->domain || !p->domain[0])) TRY(note_constant(x, p));
     const GraphProto *g = fn ? NULL : constant_branch(x, p);
     if (g) { /* the branch as it was, since its names are renamed when it is entered */
-        const AttributeProto *a = mpri_import_attr(from, g == mpri_import_attr(p, "then_branch")->g ? "then_branch" : "else_branch");
+        const AttributeProto *a = mpri_import_attr(
+            from, g == mpri_import_attr(p, "then_branch")->g ? "then_branch" : "else_branch");
         return enter_branch(x, a->g, p, &e);
     }
     while (work.n > 0) TRY(rename_graph(x, &work, &e, work.todo[--work.n]));
     if (fn) return enter_call(x, fn, p, e.path);
-    p->name = (char *)(uintptr_t)mpri_arena_printf(&x->im->d->proto, "%s%s", e.path, from->name ? from->name : "");
+    p->name = (char *)(uintptr_t)mpri_arena_printf(&x->im->d->proto, "%s%s", e.path,
+                                                   from->name ? from->name : "");
     return p->name ? emit(x, p, &e) : mpri_err_nomem(x->err, 0);
 }
 
@@ -471,7 +514,9 @@ mpr_status mpri_inline(Import *im, const Functions *f, const Scope *scope, bool 
         int i = e->at++;
         if (e->nodes) TRY(take_inner(&x, *e, e->nodes[i]));
         else TRY(take_main(&x, e, i));
-        if (x.n_out > im->limits.nodes) return mpri_err_set(err, MPR_E_LIMIT, "nodes after inlining: more than %lld", (long long)im->limits.nodes);
+        if (x.n_out > im->limits.nodes)
+            return mpri_err_set(err, MPR_E_LIMIT, "nodes after inlining: more than %lld",
+                                (long long)im->limits.nodes);
     }
     *changed = x.changed;
     if (!x.changed) return MPR_OK;

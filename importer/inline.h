@@ -4,19 +4,21 @@
 
 #include "importer/scope.h"
 
-/* functions.c: definitions by key, recursion, depth and size after expansion. INVALID_MODEL, LIMIT. */
+/* functions.c: definitions by key, recursion, depth and size after expansion. INVALID_MODEL, LIMIT.
+ */
 typedef struct FunctionInfo {
     UT_hash_handle hh;
     bool lost;
-    const char *key;        /* interned "domain:name:overload" */
+    const char *key; /* interned "domain:name:overload" */
     const FunctionProto *p;
     Opsets opsets;
     int index;
 } FunctionInfo;
 
 typedef struct Functions {
-    FunctionInfo *by_key;   /* hash */
-    FunctionInfo *list; int n;
+    FunctionInfo *by_key; /* hash */
+    FunctionInfo *list;
+    int n;
 } Functions;
 
 mpr_status mpri_functions_check(Import *im, Functions *out, Err *err);

@@ -1,8 +1,10 @@
-/* Inside of the importer: the file as it was read, before it is a Graph. Not included outside importer/.
+/* Inside of the importer: the file as it was read, before it is a Graph. Not included outside
+ * importer/.
  *
- * Lifetimes: everything that the ImportedModel shows lives in its arena; unpacked messages live in the proto
- * arena, which is kept as long as the model because opaque nodes point into it; the scratch arena dies with
- * the call. Names are interned in the model's table, so they compare by address. */
+ * Lifetimes: everything that the ImportedModel shows lives in its arena; unpacked messages live in
+ * the proto arena, which is kept as long as the model because opaque nodes point into it; the
+ * scratch arena dies with the call. Names are interned in the model's table, so they compare by
+ * address. */
 #ifndef MPRI_IMPORTER_MODEL_H
 #define MPRI_IMPORTER_MODEL_H
 
@@ -25,30 +27,29 @@ typedef struct Opset {
 typedef struct Opsets { /* one scope: the model, or a function body */
     const Opset *v;
     int n;
-    bool derived; /* the default domain was not imported */
 } Opsets;
 
 typedef struct FileNode {
-    NodeProto *p;          /* input, output and name strings are interned */
-    const char *domain;    /* "" for ai.onnx */
-    const char *key;       /* interned "domain:OpType", or "OpType" in the default domain */
+    NodeProto *p;       /* input, output and name strings are interned */
+    const char *domain; /* "" for ai.onnx */
+    const char *key;    /* interned "domain:OpType", or "OpType" in the default domain */
     const Opsets *opsets;
-    int origin;            /* index in the main graph's node list of the file; -1: inlined */
-    Span raw;              /* raw_data of its one large tensor attribute, left out of p; len 0: none */
-    const char *path;      /* of an inlined node: "call/F/" or "if/then/"; "" in the main graph */
+    int origin;       /* index in the main graph's node list of the file; -1: inlined */
+    Span raw;         /* raw_data of its one large tensor attribute, left out of p; len 0: none */
+    const char *path; /* of an inlined node: "call/F/" or "if/then/"; "" in the main graph */
 } FileNode;
 
 /* One use of a merged-by-value tensor that becomes a tensor of its own. */
 typedef struct MergedCopy {
-    const char *name;       /* of the new initializer */
-    const char *source;     /* initializer that holds the value in the file */
-    int identity;           /* file node index of the Identity that stood for it, or -1 */
-    int reader, input;      /* else: file node index and input position of its reader */
+    const char *name;   /* of the new initializer */
+    const char *source; /* initializer that holds the value in the file */
+    int identity;       /* file node index of the Identity that stood for it, or -1 */
+    int reader, input;  /* else: file node index and input position of its reader */
 } MergedCopy;
 
 typedef struct LiftedConstant { /* a float Constant of more than one element */
-    const char *name;       /* its output */
-    int node;               /* file node index */
+    const char *name;           /* its output */
+    int node;                   /* file node index */
     DType dtype;
     int64_t elements;
     const void *data;
@@ -57,11 +58,11 @@ typedef struct LiftedConstant { /* a float Constant of more than one element */
 typedef struct ImportDetail { /* ImportedModel.detail */
     Arena proto;
     int64_t ir_version;
-    MergedCopy *merged; int n_merged;
-    LiftedConstant *constants; int n_constants;
+    MergedCopy *merged;
+    int n_merged;
+    LiftedConstant *constants;
+    int n_constants;
 } ImportDetail;
-
-typedef struct Scope Scope; /* scope.h */
 
 typedef struct Import {
     const Alloc *alloc;
@@ -73,16 +74,21 @@ typedef struct Import {
     Source *src;
     Intern *names;
     Arena scratch;
-    ProtobufCAllocator pb;     /* into the proto arena */
-    ProtobufCAllocator pb_scratch;
-    bool budget_hit;           /* an allocation inside protobuf-c failed */
+    ProtobufCAllocator pb; /* into the proto arena */
+    bool budget_hit;       /* an allocation inside protobuf-c failed */
     Opsets opsets;
-    FileNode *nodes; int n_nodes;
-    ValueInfoProto **inputs; int n_inputs;
-    ValueInfoProto **outputs; int n_outputs;
-    ValueInfoProto **infos; int n_infos;
-    Onnx__SparseTensorProto **sparse; int n_sparse;
-    FunctionProto **functions; int n_functions;
+    FileNode *nodes;
+    int n_nodes;
+    ValueInfoProto **inputs;
+    int n_inputs;
+    ValueInfoProto **outputs;
+    int n_outputs;
+    ValueInfoProto **infos;
+    int n_infos;
+    Onnx__SparseTensorProto **sparse;
+    int n_sparse;
+    FunctionProto **functions;
+    int n_functions;
     const char *graph_name;
     struct FoldedName *folded; /* names.c */
 } Import;

@@ -1,6 +1,7 @@
-/* Public names. Exporters rename what they fold: a transposed weight becomes onnx::MatMul_395 or val_60. The
- * old name survives in an Identity's output, in folded_from metadata of a value_info, or in the path of the
- * node that reads the tensor ("/encoder/layer.0/query/MatMul" reads encoder.layer.0.query.weight). */
+/* Public names. Exporters rename what they fold: a transposed weight becomes onnx::MatMul_395 or
+ * val_60. The old name survives in an Identity's output, in folded_from metadata of a value_info,
+ * or in the path of the node that reads the tensor ("/encoder/layer.0/query/MatMul" reads
+ * encoder.layer.0.query.weight). */
 #include "importer/names.h"
 
 #include <string.h>
@@ -8,7 +9,8 @@
 #include "importer/ties.h"
 #include "runtime/op/ops.h"
 
-/* Names that exporters make up: numbers, val_12, onnx::MatMul_12, …Constant_3_output_0, node-like paths. */
+/* Names that exporters make up: numbers, val_12, onnx::MatMul_12, …Constant_3_output_0, node-like
+ * paths. */
 static bool made_up(const char *s)
 {
     if (strstr(s, "onnx::") || strstr(s, "Constant") || strstr(s, "_output_")) return true;
@@ -42,7 +44,8 @@ mpr_status mpri_param_names_prepare(Import *im, Err *err)
         const ValueInfoProto *v = im->infos[i];
         for (size_t k = 0; k < v->n_metadata_props; k++) {
             const Onnx__StringStringEntryProto *e = v->metadata_props[k];
-            if (!e->key || !e->value || strcmp(e->key, "pkg.onnxscript.optimizer.folded_from") != 0) continue;
+            if (!e->key || !e->value || strcmp(e->key, "pkg.onnxscript.optimizer.folded_from") != 0)
+                continue;
             struct FoldedName *old, *f = ARENA_NEW(hash_arena, struct FoldedName);
             HASH_FIND_PTR(im->folded, &v->name, old);
             if (!f) return mpri_err_nomem(err, sizeof *f);
@@ -66,10 +69,14 @@ static const Use *role_use(const Value *v, const char **role)
 {
     const Use *best = NULL;
     for (const Use *u = v->uses; u; u = u->next) {
-        *role = mpri_param_role(u->user->op->flags & OPF_OPAQUE ? u->user->opaque_type : u->user->op->name, u->index);
+        *role = mpri_param_role(
+            u->user->op->flags & OPF_OPAQUE ? u->user->opaque_type : u->user->op->name, u->index);
         if (*role && (!best || u->user->id < best->user->id)) best = u;
     }
-    if (best) *role = mpri_param_role(best->user->op->flags & OPF_OPAQUE ? best->user->opaque_type : best->user->op->name, best->index);
+    if (best)
+        *role = mpri_param_role(best->user->op->flags & OPF_OPAQUE ? best->user->opaque_type
+                                                                   : best->user->op->name,
+                                best->index);
     return best;
 }
 
@@ -94,7 +101,8 @@ const char *mpri_param_public_name(Import *im, const Value *v, const char *const
     const char *best = NULL;
     for (int i = 0; i < n; i++) consider(candidates[i], &best);
     for (const Use *u = v->uses; u; u = u->next)
-        if (mpri_is(u->user, OP_Identity) && u->user->out[0]) consider(u->user->out[0]->name, &best);
+        if (mpri_is(u->user, OP_Identity) && u->user->out[0])
+            consider(u->user->out[0]->name, &best);
     if (best) return best;
     for (int i = 0; i < n && !best; i++) consider(folded_from(im, candidates[i]), &best);
     if (!best) best = from_path(im, v);

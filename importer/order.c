@@ -51,7 +51,8 @@ static int heap_pop(int *heap, int *n)
 bool mpri_order(int n, const Edge *edges, int n_edges, int *order, int *left, Arena *scratch)
 {
     Adjacency next;
-    int *waits = ARENA_ARRAY(scratch, int, n), *heap = ARENA_ARRAY(scratch, int, (size_t)n + 1), ready = 0, done = 0;
+    int *waits = ARENA_ARRAY(scratch, int, n), *heap = ARENA_ARRAY(scratch, int, (size_t)n + 1),
+        ready = 0, done = 0;
     if (!waits || !heap || !build(n, edges, n_edges, false, &next, scratch)) return false;
     for (int i = 0; i < n_edges; i++) waits[edges[i].to]++;
     for (int i = 0; i < n; i++)
@@ -66,11 +67,13 @@ bool mpri_order(int n, const Edge *edges, int n_edges, int *order, int *left, Ar
     return true;
 }
 
-int mpri_order_cycle(int n, const Edge *edges, int n_edges, const int *order, int left, int *cycle, int max, Arena *scratch)
+int mpri_order_cycle(int n, const Edge *edges, int n_edges, const int *order, int left, int *cycle,
+                     int max, Arena *scratch)
 {
     Adjacency back;
     bool *done = ARENA_ARRAY(scratch, bool, n);
-    int *seen = ARENA_ARRAY(scratch, int, n), *path = ARENA_ARRAY(scratch, int, n), length = 0, v = 0;
+    int *seen = ARENA_ARRAY(scratch, int, n), *path = ARENA_ARRAY(scratch, int, n), length = 0,
+        v = 0;
     if (!done || !seen || !path || !build(n, edges, n_edges, true, &back, scratch)) return 0;
     for (int i = 0; i < n - left; i++) done[order[i]] = true;
     while (v < n && done[v]) v++;
@@ -84,6 +87,7 @@ int mpri_order_cycle(int n, const Edge *edges, int n_edges, const int *order, in
         v = back.to[k];
     }
     int start = seen[v] - 1, n_cycle = length - start;
-    for (int i = 0; i < n_cycle && i < max; i++) cycle[i] = path[length - 1 - i]; /* walked backwards */
+    for (int i = 0; i < n_cycle && i < max; i++)
+        cycle[i] = path[length - 1 - i]; /* walked backwards */
     return n_cycle;
 }

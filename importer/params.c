@@ -1,7 +1,8 @@
-/* The parameter rule: a float tensor of the file is trained when a differentiable path leads from it to a
- * float output. Paths end where no gradient flows: casts to integers, comparisons, conditions, indices, the
- * exponent of Pow, running statistics. Two kinds of constants have a path and are still no parameters:
- * triangular masks, and the frequencies of rotary embeddings (Sin or Cos of a constant and positions). */
+/* The parameter rule: a float tensor of the file is trained when a differentiable path leads from
+ * it to a float output. Paths end where no gradient flows: casts to integers, comparisons,
+ * conditions, indices, the exponent of Pow, running statistics. Two kinds of constants have a path
+ * and are still no parameters: triangular masks, and the frequencies of rotary embeddings (Sin or
+ * Cos of a constant and positions). */
 #include "importer/params.h"
 
 #include <math.h>
@@ -21,8 +22,8 @@ typedef struct Finder {
     const Scope *scope;
     const Ties *ties;
     int *first_copy, *next_copy; /* by initializer: its tied copies in file order, -1 none */
-    bool *reached;   /* by value id: a gradient can arrive */
-    int *depends;    /* by value id: the only float constant it depends on, DEP_NONE, or DEP_MANY */
+    bool *reached;               /* by value id: a gradient can arrive */
+    int *depends; /* by value id: the only float constant it depends on, DEP_NONE, or DEP_MANY */
     Err *err;
 } Finder;
 
@@ -37,8 +38,30 @@ static bool named(const char *name, const char *const *list)
 
 /* Operators without a definition here whose outputs do not depend smoothly on their inputs. */
 static const char *const stopping[] = {
-    "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "EyeLike", "BitShift", "Bernoulli", "RandomNormalLike", "RandomUniformLike", "Floor", "Ceil",
-    "Round", "Sign", "Hardmax", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal", "QuantizeLinear", "Multinomial", "OneHot", NULL,
+    "ArgMax",
+    "ArgMin",
+    "NonZero",
+    "IsNaN",
+    "IsInf",
+    "EyeLike",
+    "BitShift",
+    "Bernoulli",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+    "Hardmax",
+    "Less",
+    "Greater",
+    "LessOrEqual",
+    "GreaterOrEqual",
+    "Equal",
+    "QuantizeLinear",
+    "Multinomial",
+    "OneHot",
+    NULL,
 };
 
 static bool flows(const Node *n, int k)
@@ -68,8 +91,11 @@ static void find_dependencies(Finder *f)
 {
     for (int i = 0; i < f->g->n_values; i++) {
         const Value *v = f->g->values[i];
-        bool leaf = v->kind != VAL_NODE, single = v->kind == VAL_CONST && mpri_shape_elements(&v->shape) == 1;
-        f->depends[i] = !leaf || single || !mpri_dtype_is_float(v->dtype) ? DEP_NONE : v->kind == VAL_CONST ? i : DEP_MANY;
+        bool leaf = v->kind != VAL_NODE,
+             single = v->kind == VAL_CONST && mpri_shape_elements(&v->shape) == 1;
+        f->depends[i] = !leaf || single || !mpri_dtype_is_float(v->dtype) ? DEP_NONE
+                        : v->kind == VAL_CONST                            ? i
+                                                                          : DEP_MANY;
     }
     for (const Node *n = f->g->first; n; n = n->next) {
         int d = DEP_NONE;
@@ -82,7 +108,8 @@ static void find_dependencies(Finder *f)
 
 static bool is_position_table(const Finder *f, const Node *n)
 {
-    return (mpri_is(n, OP_Sin) || mpri_is(n, OP_Cos)) && n->in[0] && f->depends[n->in[0]->id] != DEP_MANY;
+    return (mpri_is(n, OP_Sin) || mpri_is(n, OP_Cos)) && n->in[0] &&
+           f->depends[n->in[0]->id] != DEP_MANY;
 }
 
 static void find_reached(Finder *f)
@@ -125,7 +152,9 @@ static void warn_nonfinite(const Finder *f, const Value *v, const char *name)
     } else {
         for (int64_t i = 0; i < n; i++) bad += !isfinite(mpri_load_f64(v->dtype, v->data, i));
     }
-    if (bad) mpri_log(f->im->log, MPR_LOG_WARNING, "tensor '%s' holds %lld non-finite value%s", mpri_err_name(name), (long long)bad, bad == 1 ? "" : "s");
+    if (bad)
+        mpri_log(f->im->log, MPR_LOG_WARNING, "tensor '%s' holds %lld non-finite value%s",
+                 mpri_err_name(name), (long long)bad, bad == 1 ? "" : "s");
 }
 
 /* ---- candidates */
@@ -164,21 +193,26 @@ static bool is_candidate(const Value *v, bool lifted)
 
 static const char *why_not(const Finder *f, const Value *v)
 {
-    if (v->n_uses == 0) return v->n_outputs ? "a graph output reads it, no operator does" : "nothing reads it";
-    const Use *first = NULL; /* in node order, so that the text does not depend on the order of the use list */
+    if (v->n_uses == 0)
+        return v->n_outputs ? "a graph output reads it, no operator does" : "nothing reads it";
+    const Use *first =
+        NULL; /* in node order, so that the text does not depend on the order of the use list */
     for (const Use *u = v->uses; u; u = u->next)
         if (!first || u->user->id < first->user->id) first = u;
-    if (is_position_table(f, first->user)) return "frequencies of a position embedding: Sin and Cos of constants are not trained";
+    if (is_position_table(f, first->user))
+        return "frequencies of a position embedding: Sin and Cos of constants are not trained";
     char text[200];
     if (!flows(first->user, first->index)) {
-        snprintf(text, sizeof text, "input %d of %s passes no gradient", first->index, mpri_err_name(type_of(first->user)));
+        snprintf(text, sizeof text, "input %d of %s passes no gradient", first->index,
+                 mpri_err_name(type_of(first->user)));
         const char *s = mpri_intern(f->im->names, text);
         return s ? s : "its reader passes no gradient";
     }
     return "no differentiable path leads from it to a float output";
 }
 
-static mpr_status add_param(Finder *f, Value *v, const char *name, const char *identity_of, Err *err)
+static mpr_status add_param(Finder *f, Value *v, const char *name, const char *identity_of,
+                            Err *err)
 {
     Param *p = mpri_graph_add_param(f->g);
     if (!p) return mpri_err_nomem(err, sizeof *p);
@@ -245,7 +279,8 @@ static int compare_public(const void *a, const void *b)
     return c ? c : (x > y) - (x < y);
 }
 
-/* Two parameters of one public name would be one to --freeze and to reports: both keep their file names. */
+/* Two parameters of one public name would be one to --freeze and to reports: both keep their file
+ * names. */
 static mpr_status part_names(Finder *f, Err *err)
 {
     int n = f->g->n_params;
@@ -266,7 +301,8 @@ static mpr_status report_names(Finder *f)
     for (int i = 0; i < f->g->n_params; i++) {
         const Param *p = &f->g->params[i];
         if (p->trained && strcmp(p->name, p->public_name) != 0)
-            mpri_log(f->im->log, MPR_LOG_DEBUG, "initializer '%s' is called '%s'", mpri_err_name(p->name), mpri_err_name(p->public_name));
+            mpri_log(f->im->log, MPR_LOG_DEBUG, "initializer '%s' is called '%s'",
+                     mpri_err_name(p->name), mpri_err_name(p->public_name));
     }
     return MPR_OK;
 }

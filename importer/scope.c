@@ -1,9 +1,9 @@
 /* Scopes, single assignment, missing producers, cycles.
  *
- * ONNX names are lexical: a branch sees the names around it and may not hide them; siblings may reuse names;
- * a function body sees nothing outside. Graphs nest, so they are walked with an explicit stack of frames.
- * A read that resolves in an outer graph is a dependency of the node that owns the branch: an edge there,
- * and a capture when the outer graph is the outermost. */
+ * ONNX names are lexical: a branch sees the names around it and may not hide them; siblings may
+ * reuse names; a function body sees nothing outside. Graphs nest, so they are walked with an
+ * explicit stack of frames. A read that resolves in an outer graph is a dependency of the node that
+ * owns the branch: an edge there, and a capture when the outer graph is the outermost. */
 #include "importer/scope.h"
 
 #include <stdio.h>
@@ -14,19 +14,22 @@
 enum { CYCLE_SHOWN = 16, NEAREST_AMONG = 20000 };
 
 typedef struct Frame {
-    const GraphProto *graph;   /* NULL in a root */
-    NodeProto **nodes;         /* of a nested graph or function; NULL: im->nodes */
+    const GraphProto *graph; /* NULL in a root */
+    NodeProto **nodes;       /* of a nested graph or function; NULL: im->nodes */
     int n_nodes;
-    int node, attr, sub;       /* where the walk stands */
-    Edge *edges; int n_edges, cap_edges;
-    NameDef **made; int n_made, cap_made; /* names to forget at the end; NULL in the main graph */
+    int node, attr, sub; /* where the walk stands */
+    Edge *edges;
+    int n_edges, cap_edges;
+    NameDef **made;
+    int n_made, cap_made; /* names to forget at the end; NULL in the main graph */
 } Frame;
 
 typedef struct Walk {
     Import *im;
     Scope *scope;
     NameDef *defs;
-    Frame *frames; int depth, max_depth;
+    Frame *frames;
+    int depth, max_depth;
     const FunctionProto *function; /* being checked, or NULL */
     bool main;
     int cap_captures;
@@ -65,7 +68,8 @@ static const char *node_text(const NodeProto *p, int index)
     static _Thread_local unsigned next;
     char *out = buffers[next++ % 4];
     const char *type = mpri_err_name(p->op_type);
-    if (p->name && p->name[0]) snprintf(out, sizeof buffers[0], "node '%s' (%s)", mpri_err_name(p->name), type);
+    if (p->name && p->name[0])
+        snprintf(out, sizeof buffers[0], "node '%s' (%s)", mpri_err_name(p->name), type);
     else snprintf(out, sizeof buffers[0], "node %d (%s)", index, type);
     return out;
 }
@@ -81,7 +85,9 @@ static const char *place(const Walk *w)
 
 static const char *writer_text(const Walk *w, const NameDef *d)
 {
-    static const char *const what[] = {[DEF_INPUT] = "a graph input", [DEF_INITIALIZER] = "an initializer", [DEF_SPARSE] = "a sparse initializer"};
+    static const char *const what[] = {[DEF_INPUT] = "a graph input",
+                                       [DEF_INITIALIZER] = "an initializer",
+                                       [DEF_SPARSE] = "a sparse initializer"};
     if (d->kind != DEF_NODE) return what[d->kind];
     const Frame *f = &w->frames[d->depth];
     return d->index < f->n_nodes ? node_text(node_at(w, f, d->index), d->index) : "a node";
@@ -92,22 +98,26 @@ static void written_twice(Walk *w, const NameDef *old, const char *by)
     char first[512];
     snprintf(first, sizeof first, "%s", writer_text(w, old));
     bool outer = old->depth < w->depth - 1;
-    mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "value '%s' is written twice%s: by %s%s and by %s", mpri_err_name(old->name), place(w), first,
-                     outer ? " outside" : "", by);
+    mpri_err_finding(w->err, MPR_E_INVALID_MODEL,
+                     "value '%s' is written twice%s: by %s%s and by %s", mpri_err_name(old->name),
+                     place(w), first, outer ? " outside" : "", by);
 }
 
 static void missing(Walk *w, const char *name, const char *reader)
 {
     const char **candidates = NULL, *near = NULL;
     unsigned n = HASH_COUNT(w->defs);
-    if (n <= NEAREST_AMONG && w->err->findings < 3) candidates = ARENA_ARRAY(&w->im->scratch, const char *, n);
+    if (n <= NEAREST_AMONG && w->err->findings < 3)
+        candidates = ARENA_ARRAY(&w->im->scratch, const char *, n);
     if (candidates) {
         size_t k = 0;
         for (NameDef *d = w->defs; d; d = d->hh.next) candidates[k++] = d->name;
         near = mpri_nearest(name, candidates, k);
     }
-    mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "value '%s' does not exist%s but is read by %s%s%s%s", mpri_err_name(name), place(w), reader,
-                     near ? "; did you mean '" : "", near ? mpri_err_name(near) : "", near ? "'?" : "");
+    mpri_err_finding(w->err, MPR_E_INVALID_MODEL,
+                     "value '%s' does not exist%s but is read by %s%s%s%s", mpri_err_name(name),
+                     place(w), reader, near ? "; did you mean '" : "",
+                     near ? mpri_err_name(near) : "", near ? "'?" : "");
 }
 
 /* ---- declare */
@@ -119,7 +129,8 @@ static mpr_status declare(Walk *w, const char *name, DefKind kind, int index, co
     HASH_FIND_PTR(w->defs, &name, old);
     if (old) {
         bool same = old->depth == w->depth - 1;
-        if (same && old->kind == DEF_INPUT && kind == DEF_INITIALIZER) { /* an input with a default value */
+        if (same && old->kind == DEF_INPUT &&
+            kind == DEF_INITIALIZER) { /* an input with a default value */
             old->kind = kind;
             old->index = index;
             old->overridable = true;
@@ -130,7 +141,8 @@ static mpr_status declare(Walk *w, const char *name, DefKind kind, int index, co
     }
     Frame *f = &w->frames[w->depth - 1];
     d = ARENA_NEW(hash_arena, NameDef);
-    if (!d || !grow(hash_arena, (void **)&f->made, f->n_made, &f->cap_made, sizeof *f->made)) return mpri_err_nomem(w->err, sizeof *d);
+    if (!d || !grow(hash_arena, (void **)&f->made, f->n_made, &f->cap_made, sizeof *f->made))
+        return mpri_err_nomem(w->err, sizeof *d);
     d->name = name;
     d->kind = kind;
     d->index = index;
@@ -174,7 +186,8 @@ static mpr_status declare_main(Walk *w)
     Import *im = w->im;
     for (int i = 0; i < im->n_inputs; i++) {
         const char *name = im->inputs[i]->name;
-        if (!name[0]) mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "graph input %d has no name", i);
+        if (!name[0])
+            mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "graph input %d has no name", i);
         else TRY(declare(w, name, DEF_INPUT, i, "another graph input"));
     }
     for (int i = 0; i < im->src->n_tensors; i++) {
@@ -194,17 +207,21 @@ static mpr_status declare_nested(Walk *w, const GraphProto *g)
 {
     for (size_t i = 0; i < g->n_input; i++) {
         TRY(intern_one(w, &g->input[i]->name));
-        if (g->input[i]->name[0]) TRY(declare(w, g->input[i]->name, DEF_INPUT, (int)i, "an input of a branch"));
+        if (g->input[i]->name[0])
+            TRY(declare(w, g->input[i]->name, DEF_INPUT, (int)i, "an input of a branch"));
     }
     for (size_t i = 0; i < g->n_initializer; i++) {
         TRY(intern_one(w, &g->initializer[i]->name));
-        if (g->initializer[i]->name[0]) TRY(declare(w, g->initializer[i]->name, DEF_INITIALIZER, (int)i, "an initializer of a branch"));
+        if (g->initializer[i]->name[0])
+            TRY(declare(w, g->initializer[i]->name, DEF_INITIALIZER, (int)i,
+                        "an initializer of a branch"));
     }
     for (size_t i = 0; i < g->n_sparse_initializer; i++) {
         TensorProto *values = g->sparse_initializer[i]->values;
         if (!values) continue;
         TRY(intern_one(w, &values->name));
-        if (values->name[0]) TRY(declare(w, values->name, DEF_SPARSE, (int)i, "a sparse initializer of a branch"));
+        if (values->name[0])
+            TRY(declare(w, values->name, DEF_SPARSE, (int)i, "a sparse initializer of a branch"));
     }
     for (size_t i = 0; i < g->n_output; i++) TRY(intern_one(w, &g->output[i]->name));
     return declare_nodes(w);
@@ -234,12 +251,14 @@ static mpr_status read_name(Walk *w, const char *name, const char *reader)
     Arena *a = &w->im->scratch;
     Frame *owner = &w->frames[d->depth];
     if (d->kind == DEF_NODE) {
-        if (!grow(a, (void **)&owner->edges, owner->n_edges, &owner->cap_edges, sizeof(Edge))) return mpri_err_nomem(w->err, sizeof(Edge));
+        if (!grow(a, (void **)&owner->edges, owner->n_edges, &owner->cap_edges, sizeof(Edge)))
+            return mpri_err_nomem(w->err, sizeof(Edge));
         owner->edges[owner->n_edges++] = (Edge){d->index, owner->node};
     }
     if (d->depth == 0 && w->depth > 1 && w->main) {
         Scope *s = w->scope;
-        if (!grow(a, (void **)&s->captures, s->n_captures, &w->cap_captures, sizeof(Capture))) return mpri_err_nomem(w->err, sizeof(Capture));
+        if (!grow(a, (void **)&s->captures, s->n_captures, &w->cap_captures, sizeof(Capture)))
+            return mpri_err_nomem(w->err, sizeof(Capture));
         s->captures[s->n_captures++] = (Capture){w->frames[0].node, name};
     }
     return MPR_OK;
@@ -257,7 +276,9 @@ static mpr_status visit_node(Walk *w, const NodeProto *p, int index)
 
 static mpr_status push(Walk *w, const GraphProto *g)
 {
-    if (w->depth >= w->max_depth) return mpri_err_set(w->err, MPR_E_LIMIT, "nesting depth of graphs: more than %d", w->max_depth);
+    if (w->depth >= w->max_depth)
+        return mpri_err_set(w->err, MPR_E_LIMIT, "nesting depth of graphs: more than %d",
+                            w->max_depth);
     Frame *f = &w->frames[w->depth++];
     *f = (Frame){.graph = g, .nodes = g->node, .n_nodes = (int)g->n_node};
     return declare_nested(w, g);
@@ -280,7 +301,8 @@ static mpr_status check_cycle(Walk *w, Frame *f, int *order)
 {
     int left, cycle[CYCLE_SHOWN];
     Arena *a = &w->im->scratch;
-    if (!mpri_order(f->n_nodes, f->edges, f->n_edges, order, &left, a)) return mpri_err_nomem(w->err, (size_t)f->n_nodes * 16);
+    if (!mpri_order(f->n_nodes, f->edges, f->n_edges, order, &left, a))
+        return mpri_err_nomem(w->err, (size_t)f->n_nodes * 16);
     if (left == 0) return MPR_OK;
     int n = mpri_order_cycle(f->n_nodes, f->edges, f->n_edges, order, left, cycle, CYCLE_SHOWN, a);
     char text[2048];
@@ -290,25 +312,36 @@ static mpr_status check_cycle(Walk *w, Frame *f, int *order)
         bool last = i == n, cut = i == CYCLE_SHOWN && !last;
         const NodeProto *p = node_at(w, f, cycle[last || cut ? 0 : i]);
         int written = cut ? snprintf(text + used, sizeof text - used, " -> … (%d nodes)", n)
-                          : snprintf(text + used, sizeof text - used, "%s%s (value '%s')", i ? " -> " : "", node_text(p, cycle[last ? 0 : i]),
+                          : snprintf(text + used, sizeof text - used, "%s%s (value '%s')",
+                                     i ? " -> " : "", node_text(p, cycle[last ? 0 : i]),
                                      p->n_output ? mpri_err_name(p->output[0]) : "");
         used += written > 0 ? (size_t)written : 0;
         if (cut) break;
     }
-    mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "a cycle of nodes%s, each reads what the one before it writes: %s", place(w), text);
+    mpri_err_finding(w->err, MPR_E_INVALID_MODEL,
+                     "a cycle of nodes%s, each reads what the one before it writes: %s", place(w),
+                     text);
     return MPR_OK;
 }
 
 static mpr_status check_outputs(Walk *w, const Frame *f)
 {
-    size_t n = f->graph ? f->graph->n_output : w->function ? w->function->n_output : (size_t)w->im->n_outputs;
-    if (f->graph && n == 0) mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "a branch%s has no outputs", place(w));
+    size_t n = f->graph      ? f->graph->n_output
+               : w->function ? w->function->n_output
+                             : (size_t)w->im->n_outputs;
+    if (f->graph && n == 0)
+        mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "a branch%s has no outputs", place(w));
     for (size_t i = 0; i < n; i++) {
-        const char *name = f->graph ? f->graph->output[i]->name : w->function ? w->function->output[i] : w->im->outputs[i]->name;
+        const char *name = f->graph      ? f->graph->output[i]->name
+                           : w->function ? w->function->output[i]
+                                         : w->im->outputs[i]->name;
         NameDef *d;
         HASH_FIND_PTR(w->defs, &name, d);
         if (d || (w->function && !f->graph && !name[0])) continue;
-        mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "%s output '%s'%s has no producer", f->graph ? "branch" : w->function ? "function" : "graph",
+        mpri_err_finding(w->err, MPR_E_INVALID_MODEL, "%s output '%s'%s has no producer",
+                         f->graph      ? "branch"
+                         : w->function ? "function"
+                                       : "graph",
                          mpri_err_name(name), place(w));
     }
     if (f->graph) { /* a branch may pass a captured value out */

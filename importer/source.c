@@ -1,5 +1,6 @@
-/* The mapped model file: opening, recognising what it is instead of ONNX, indexing its parts, and edits on
- * wire level. O_NONBLOCK matters: opening a pipe that nobody writes to would wait for ever. */
+/* The mapped model file: opening, recognising what it is instead of ONNX, indexing its parts, and
+ * edits on wire level. O_NONBLOCK matters: opening a pipe that nobody writes to would wait for
+ * ever. */
 #include "importer/source.h"
 
 #include <errno.h>
@@ -39,8 +40,10 @@ static mpr_status map_file(Source *s, const char *path, Err *err)
     s->fd = above_standard(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (s->fd < 0) return io_error(err, path, strerrordesc_np(errno));
     if (fstat(s->fd, &st) != 0) return io_error(err, path, strerrordesc_np(errno));
-    if (S_ISDIR(st.st_mode)) return io_error(err, path, "is a directory (folder), a file is needed");
-    if (!S_ISREG(st.st_mode)) return io_error(err, path, "is a pipe, socket or device, a regular file is needed");
+    if (S_ISDIR(st.st_mode))
+        return io_error(err, path, "is a directory (folder), a file is needed");
+    if (!S_ISREG(st.st_mode))
+        return io_error(err, path, "is a pipe, socket or device, a regular file is needed");
     s->size = (size_t)st.st_size;
     if (s->size == 0) return MPR_OK;
     void *p = mmap(NULL, s->size, PROT_READ, MAP_PRIVATE, s->fd, 0);
@@ -57,7 +60,9 @@ mpr_status mpri_source_open(const char *path, Arena *arena, Source **out, Err *e
     s->fd = -1;
     const char *slash = strrchr(path, '/');
     s->path = mpri_arena_strdup(arena, path);
-    s->folder = slash ? mpri_arena_printf(arena, "%.*s", (int)(slash == path ? 1 : slash - path), path) : mpri_arena_strdup(arena, ".");
+    s->folder =
+        slash ? mpri_arena_printf(arena, "%.*s", (int)(slash == path ? 1 : slash - path), path)
+              : mpri_arena_strdup(arena, ".");
     if (!s->path || !s->folder) return mpri_err_nomem(err, strlen(path));
     return map_file(s, path, err);
 }
@@ -87,30 +92,46 @@ typedef struct Format {
 
 #define MAGIC(At, Text) (At), (Text), sizeof(Text) - 1
 static const Format formats[] = {
-    {MAGIC(0, "version https://git-lfs"), "a Git LFS pointer, not the file it stands for", "run `git lfs pull` in the repository, then use the real file"},
+    {MAGIC(0, "version https://git-lfs"), "a Git LFS pointer, not the file it stands for",
+     "run `git lfs pull` in the repository, then use the real file"},
     {MAGIC(0, "\x1f\x8b"), "a gzip archive", "unpack it first: gunzip FILE"},
-    {MAGIC(0, "PK\x03\x04"), "a zip archive (PyTorch .pt, .npz or an archive with the model inside)",
+    {MAGIC(0, "PK\x03\x04"),
+     "a zip archive (PyTorch .pt, .npz or an archive with the model inside)",
      "export the PyTorch model with torch.onnx.export, or unpack the archive"},
     {MAGIC(0, "BZh"), "a bzip2 archive", "unpack it first: bunzip2 FILE"},
-    {MAGIC(0, "\xfd" "7zXZ"), "an xz archive", "unpack it first: unxz FILE"},
+    {MAGIC(0, "\xfd"
+              "7zXZ"),
+     "an xz archive", "unpack it first: unxz FILE"},
     {MAGIC(0, "\x28\xb5\x2f\xfd"), "a zstd archive", "unpack it first: unzstd FILE"},
-    {MAGIC(0, "<!DOCTYPE"), "an HTML page, such as a web server's error", "download the file itself, not the page about it"},
-    {MAGIC(0, "<!doctype"), "an HTML page, such as a web server's error", "download the file itself, not the page about it"},
-    {MAGIC(0, "<html"), "an HTML page, such as a web server's error", "download the file itself, not the page about it"},
-    {MAGIC(0, "<HTML"), "an HTML page, such as a web server's error", "download the file itself, not the page about it"},
-    {MAGIC(0, "<?xml"), "an XML file, such as a web server's error or an OpenVINO model", "pass the .onnx file"},
-    {MAGIC(4, "ORTM"), "a model in ONNX Runtime's ORT flatbuffer format", "pass the .onnx file it was made from"},
+    {MAGIC(0, "<!DOCTYPE"), "an HTML page, such as a web server's error",
+     "download the file itself, not the page about it"},
+    {MAGIC(0, "<!doctype"), "an HTML page, such as a web server's error",
+     "download the file itself, not the page about it"},
+    {MAGIC(0, "<html"), "an HTML page, such as a web server's error",
+     "download the file itself, not the page about it"},
+    {MAGIC(0, "<HTML"), "an HTML page, such as a web server's error",
+     "download the file itself, not the page about it"},
+    {MAGIC(0, "<?xml"), "an XML file, such as a web server's error or an OpenVINO model",
+     "pass the .onnx file"},
+    {MAGIC(4, "ORTM"), "a model in ONNX Runtime's ORT flatbuffer format",
+     "pass the .onnx file it was made from"},
     {MAGIC(4, "TFL3"), "a TensorFlow Lite model", "convert the original model with tf2onnx"},
     {MAGIC(0, "\x89HDF"), "an HDF5 file, such as a Keras model", "convert the model with tf2onnx"},
     {MAGIC(0, "\x93NUMPY"), "a NumPy array", "pass the .onnx file"},
-    {MAGIC(0, "\x80\x02"), "a Python pickle, such as an old PyTorch file", "export the model with torch.onnx.export"},
-    {MAGIC(0, "ir_version:"), "an ONNX model in protobuf's text form", "convert it to binary: onnx.save(google.protobuf.text_format.Parse(text, onnx.ModelProto()), FILE)"},
-    {MAGIC(0, "graph {"), "an ONNX model in protobuf's text form", "convert it to binary: onnx.save(google.protobuf.text_format.Parse(text, onnx.ModelProto()), FILE)"},
+    {MAGIC(0, "\x80\x02"), "a Python pickle, such as an old PyTorch file",
+     "export the model with torch.onnx.export"},
+    {MAGIC(0, "ir_version:"), "an ONNX model in protobuf's text form",
+     "convert it to binary: onnx.save(google.protobuf.text_format.Parse(text, onnx.ModelProto()), "
+     "FILE)"},
+    {MAGIC(0, "graph {"), "an ONNX model in protobuf's text form",
+     "convert it to binary: onnx.save(google.protobuf.text_format.Parse(text, onnx.ModelProto()), "
+     "FILE)"},
 };
 
 static mpr_status wrong_format(const Source *s, const char *what, const char *advice, Err *err)
 {
-    mpri_err_set(err, MPR_E_PROTO, "%s is not an ONNX model: it is %s", mpri_err_name(s->path), what);
+    mpri_err_set(err, MPR_E_PROTO, "%s is not an ONNX model: it is %s", mpri_err_name(s->path),
+                 what);
     mpri_err_where(err, "byte offset 0");
     return mpri_err_advice(err, "%s", advice);
 }
@@ -127,17 +148,27 @@ mpr_status mpri_source_recognise(const Source *s, Err *err)
 {
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         const Format *f = &formats[i];
-        if (s->size >= f->at + f->n && memcmp(s->bytes + f->at, f->magic, f->n) == 0) return wrong_format(s, f->what, f->advice, err);
+        if (s->size >= f->at + f->n && memcmp(s->bytes + f->at, f->magic, f->n) == 0)
+            return wrong_format(s, f->what, f->advice, err);
     }
-    if (is_safetensors(s)) return wrong_format(s, "a safetensors file: weights without a graph", "pass the .onnx model; give the weights with --init-weights", err);
+    if (is_safetensors(s))
+        return wrong_format(s, "a safetensors file: weights without a graph",
+                            "pass the .onnx model; give the weights with --init-weights", err);
     if (mpri_prescan_is_tensor(s->bytes, s->size))
-        return wrong_format(s, "a single tensor (TensorProto), such as test data", "pass the model.onnx beside it", err);
+        return wrong_format(s, "a single tensor (TensorProto), such as test data",
+                            "pass the model.onnx beside it", err);
     return MPR_OK;
 }
 
 /* ---- index */
 
-enum { MODEL_GRAPH = 7, MODEL_OPSET = 8, GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_VALUE_INFO = 13 };
+enum {
+    MODEL_GRAPH = 7,
+    MODEL_OPSET = 8,
+    GRAPH_NODE = 1,
+    GRAPH_INITIALIZER = 5,
+    GRAPH_VALUE_INFO = 13
+};
 
 static int count_fields(const Source *s, Span in, uint32_t number)
 {
@@ -148,7 +179,8 @@ static int count_fields(const Source *s, Span in, uint32_t number)
     return n;
 }
 
-static mpr_status collect(const Source *s, Span in, uint32_t number, Arena *arena, SourceField **out, int *n, Err *err)
+static mpr_status collect(const Source *s, Span in, uint32_t number, Arena *arena,
+                          SourceField **out, int *n, Err *err)
 {
     *n = count_fields(s, in, number);
     *out = ARENA_ARRAY(arena, SourceField, *n);
@@ -163,10 +195,12 @@ static mpr_status collect(const Source *s, Span in, uint32_t number, Arena *aren
 mpr_status mpri_source_index(Source *s, Arena *arena, Err *err)
 {
     WireField g;
-    TRY(collect(s, (Span){0, s->size}, MODEL_OPSET, arena, &s->opset_imports, &s->n_opset_imports, err));
+    TRY(collect(s, (Span){0, s->size}, MODEL_OPSET, arena, &s->opset_imports, &s->n_opset_imports,
+                err));
     if (!mpri_wire_find(s->bytes, (Span){0, s->size}, MODEL_GRAPH, &g)) {
         mpri_err_set(err, MPR_E_INVALID_MODEL, "the model has no graph");
-        return mpri_err_advice(err, "the file is cut or holds only metadata: export the model again");
+        return mpri_err_advice(err,
+                               "the file is cut or holds only metadata: export the model again");
     }
     s->graph = (SourceField){g.tagged, g.body};
     TRY(collect(s, g.body, GRAPH_NODE, arena, &s->nodes, &s->n_nodes, err));
@@ -191,19 +225,25 @@ static size_t put_head(uint8_t head[16], size_t length)
     return n;
 }
 
-mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out, int *n_out, uint8_t head[16], Err *err)
+mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out,
+                              int *n_out, uint8_t head[16], Err *err)
 {
     Span body = s->graph.body;
     size_t length = body.len, at = body.at;
     for (int i = 0; i < n; i++) {
-        if (edits[i].at < at || edits[i].at > body.at + body.len || edits[i].len > body.at + body.len - edits[i].at)
-            return mpri_err_set(err, MPR_E_INTERNAL, "edit %d at byte %zu overlaps another one or leaves the graph", i, edits[i].at);
+        if (edits[i].at < at || edits[i].at > body.at + body.len ||
+            edits[i].len > body.at + body.len - edits[i].at)
+            return mpri_err_set(err, MPR_E_INTERNAL,
+                                "edit %d at byte %zu overlaps another one or leaves the graph", i,
+                                edits[i].at);
         at = edits[i].at + edits[i].len;
         length = length - edits[i].len + edits[i].n;
     }
     int k = 0;
     out[k++] = (Piece){s->bytes, s->graph.tagged.at};
-    if (length == body.len) out[k++] = (Piece){s->bytes + s->graph.tagged.at, body.at - s->graph.tagged.at}; /* keeps a padded length */
+    if (length == body.len)
+        out[k++] = (Piece){s->bytes + s->graph.tagged.at,
+                           body.at - s->graph.tagged.at}; /* keeps a padded length */
     else out[k++] = (Piece){head, put_head(head, length)};
     at = body.at;
     for (int i = 0; i < n; i++) {

@@ -1,5 +1,6 @@
 /* The mapped model file and where its parts lie: made by the pre-scan, used by loader, exporter and
- * converter. Offsets are from the start of the file; spans include the field's payload only unless said. */
+ * converter. Offsets are from the start of the file; spans include the field's payload only unless
+ * said. */
 #ifndef MPRI_IMPORTER_SOURCE_H
 #define MPRI_IMPORTER_SOURCE_H
 
@@ -7,49 +8,66 @@
 #include "runtime/base/arena.h"
 #include "runtime/base/text.h"
 
-typedef struct Span { size_t at, len; } Span; /* payload */
+typedef struct Span {
+    size_t at, len;
+} Span; /* payload */
 
-typedef struct SourceField {  /* one occurrence of a length-delimited field */
-    Span tagged;              /* tag + length + payload: what an edit replaces */
-    Span body;                /* payload */
+typedef struct SourceField { /* one occurrence of a length-delimited field */
+    Span tagged;             /* tag + length + payload: what an edit replaces */
+    Span body;               /* payload */
 } SourceField;
 
 typedef struct SourceTensor { /* an initializer */
     SourceField field;
     const char *name;
     int64_t data_type;
-    int rank; const int64_t *dims;
-    Span raw;                 /* raw_data payload; len 0 when absent or external */
+    int rank;
+    const int64_t *dims;
+    Span raw; /* raw_data payload; len 0 when absent or external */
     bool has_raw, external;
-    int typed_field;          /* field number of the typed storage in use (4 float_data …), 0 none */
-    const char *location;     /* external data */
+    int typed_field;      /* field number of the typed storage in use (4 float_data …), 0 none */
+    const char *location; /* external data */
     int64_t ext_offset, ext_length;
-    const void *data;         /* decoded or mapped contents, contiguous; NULL until loaded */
+    const void *data; /* decoded or mapped contents, contiguous; NULL until loaded */
 } SourceTensor;
 
 typedef struct Source {
     int fd;
-    const uint8_t *bytes;     /* whole file, mapped read-only */
+    const uint8_t *bytes; /* whole file, mapped read-only */
     size_t size;
     char *path, *folder;
-    SourceField graph;        /* field 7 of ModelProto */
-    SourceField *nodes; int n_nodes;          /* fields 1 of the main GraphProto, file order */
-    SourceTensor *tensors; int n_tensors;     /* fields 5 of the main GraphProto */
-    SourceField *value_infos; int n_value_infos; /* fields 13 of the main GraphProto */
-    SourceField *opset_imports; int n_opset_imports;
+    SourceField graph; /* field 7 of ModelProto */
+    SourceField *nodes;
+    int n_nodes; /* fields 1 of the main GraphProto, file order */
+    SourceTensor *tensors;
+    int n_tensors; /* fields 5 of the main GraphProto */
+    SourceField *value_infos;
+    int n_value_infos; /* fields 13 of the main GraphProto */
+    SourceField *opset_imports;
+    int n_opset_imports;
     /* mapped external files */
-    struct SourceMap *maps; int n_maps;
+    struct SourceMap *maps;
+    int n_maps;
 } Source;
 
-/* Wire-level edits: replace [at, at+len) by new bytes; insertions have len 0. Lengths of the enclosing
- * graph message are recomputed. Edits are applied in file order and must not overlap. */
-typedef struct SourceEdit { size_t at, len; const void *bytes; size_t n; } SourceEdit;
+/* Wire-level edits: replace [at, at+len) by new bytes; insertions have len 0. Lengths of the
+ * enclosing graph message are recomputed. Edits are applied in file order and must not overlap. */
+typedef struct SourceEdit {
+    size_t at, len;
+    const void *bytes;
+    size_t n;
+} SourceEdit;
 /* Assemble the edited model (edits inside the main graph only) into a growing text. */
 mpr_status mpri_source_edit(const Source *s, const SourceEdit *edits, int n, Text *out, Err *err);
 /* A run of bytes of a file to be written; the memory is the caller's. */
-typedef struct Piece { const void *bytes; size_t n; } Piece;
-/* The edited model as pieces of the mapped file and of the edits: 2 * n + 3 of them at most, no copy made. */
-mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out, int *n_out, uint8_t head[16], Err *err);
+typedef struct Piece {
+    const void *bytes;
+    size_t n;
+} Piece;
+/* The edited model as pieces of the mapped file and of the edits: 2 * n + 3 of them at most, no
+ * copy made. */
+mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out,
+                              int *n_out, uint8_t head[16], Err *err);
 /* Write bytes to path: temp beside, fsync, rename, fsync folder. MPR_E_IO with the reason. */
 mpr_status mpri_write_file_atomic(const char *path, const void *bytes, size_t n, Err *err);
 mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err);

@@ -4,6 +4,7 @@
 
 #include "importer/tensors.h"
 
-mpr_status mpri_sparse_decode(Import *im, const Onnx__SparseTensorProto *p, const char *name, TensorData *out, Err *err);
+mpr_status mpri_sparse_decode(Import *im, const Onnx__SparseTensorProto *p, const char *name,
+                              TensorData *out, Err *err);
 
 #endif

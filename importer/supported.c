@@ -1,5 +1,5 @@
-/* All operators that cannot be run, at once: grouped by type, with counts, first names and the advice that
- * fits the most telling of them. */
+/* All operators that cannot be run, at once: grouped by type, with counts, first names and the
+ * advice that fits the most telling of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,6 @@
 #include "importer/importer.h"
 
 enum { NAMES_SHOWN = 3 };
-
 
 /* A node counts when an output of the graph needs it: dead branches are never run. */
 static void mark_live(const Graph *g, bool *live)
@@ -43,12 +42,14 @@ static bool ends_with(const char *s, const char *end)
 
 static bool is_training_op(const char *type)
 {
-    return ends_with(type, "Grad") || strstr(type, "Grad_") || ends_with(type, "YieldOp") || strstr(type, "Internal") || ends_with(type, "GradientArgs");
+    return ends_with(type, "Grad") || strstr(type, "Grad_") || ends_with(type, "YieldOp") ||
+           strstr(type, "Internal") || ends_with(type, "GradientArgs");
 }
 
 static bool is_quantised(const char *type)
 {
-    return strstr(type, "NBits") || strstr(type, "QLinear") || strstr(type, "Quantize") || strstr(type, "Integer") || strstr(type, "QAttention");
+    return strstr(type, "NBits") || strstr(type, "QLinear") || strstr(type, "Quantize") ||
+           strstr(type, "Integer") || strstr(type, "QAttention");
 }
 
 static const char *advice(Node *const *nodes, int n)
@@ -61,11 +62,15 @@ static const char *advice(Node *const *nodes, int n)
         quantised |= is_quantised(type);
         microsoft |= !strncmp(type, "com.microsoft", 13);
     }
-    if (training) return "this is a training graph with gradient operators in it: pass the forward model, the gradients are made here";
+    if (training)
+        return "this is a training graph with gradient operators in it: pass the forward model, "
+               "the gradients are made here";
     if (aten) return "export the model without ATen fallback operators";
     if (quantised) return "a quantised model cannot be trained: pass the original float model";
-    if (microsoft) return "pass the unoptimised model: onnxruntime's fused operators are not the standard's";
-    return "replace these operators in the model before the export, or export with decompositions (a lower opset helps at times)";
+    if (microsoft)
+        return "pass the unoptimised model: onnxruntime's fused operators are not the standard's";
+    return "replace these operators in the model before the export, or export with decompositions "
+           "(a lower opset helps at times)";
 }
 
 static void report(Node *const *nodes, int n, Err *err)
@@ -73,20 +78,27 @@ static void report(Node *const *nodes, int n, Err *err)
     char names[700];
     size_t used = 0;
     for (int i = 0; i < n && i < NAMES_SHOWN && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%s'", i ? ", " : "", mpri_err_name(nodes[i]->name));
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%s'", i ? ", " : "",
+                                 mpri_err_name(nodes[i]->name));
     const char *why = nodes[0]->why;
-    mpri_err_finding(err, MPR_E_UNSUPPORTED_OP, "operator %s is not supported: %d node%s (%s%s)%s%s", mpri_err_name(nodes[0]->opaque_type), n,
-                     n == 1 ? "" : "s", names, n > NAMES_SHOWN ? ", …" : "", why ? ": " : "", why ? why : "");
+    mpri_err_finding(err, MPR_E_UNSUPPORTED_OP,
+                     "operator %s is not supported: %d node%s (%s%s)%s%s",
+                     mpri_err_name(nodes[0]->opaque_type), n, n == 1 ? "" : "s", names,
+                     n > NAMES_SHOWN ? ", …" : "", why ? ": " : "", why ? why : "");
 }
 
-/* Declarations of the file that contradict what an operator gives: found while the graph was built. */
+/* Declarations of the file that contradict what an operator gives: found while the graph was built.
+ */
 static mpr_status report_contradictions(const Graph *g, Err *err)
 {
     for (const Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->n_out; k++)
             if (n->out[k] && n->out[k]->declared && !(n->op->flags & OPF_OPAQUE))
-                mpri_err_finding(err, MPR_E_SHAPE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name,
-                                 n->why && !strncmp(n->why, "value '", 7) ? n->why : "the file declares another shape for its output than the operator gives");
+                mpri_err_finding(
+                    err, MPR_E_SHAPE, "node '%s' (%s): %s", mpri_err_name(n->name), n->op->name,
+                    n->why && !strncmp(n->why, "value '", 7)
+                        ? n->why
+                        : "the file declares another shape for its output than the operator gives");
     return err->code;
 }
 

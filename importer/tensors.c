@@ -1,7 +1,7 @@
-/* Reading tensors. The standard allows one storage per type (its own typed field, or raw_data, or external
- * data); anything else in the message is an error and never repaired, because two readers would disagree
- * about the numbers. Sizes are computed with checks and compared with what is there before memory is asked
- * for, so a tensor that claims terabytes costs nothing. */
+/* Reading tensors. The standard allows one storage per type (its own typed field, or raw_data, or
+ * external data); anything else in the message is an error and never repaired, because two readers
+ * would disagree about the numbers. Sizes are computed with checks and compared with what is there
+ * before memory is asked for, so a tensor that claims terabytes costs nothing. */
 #include "importer/tensors.h"
 
 #include <inttypes.h>
@@ -16,9 +16,9 @@ enum { RANK_ACCEPTED = 64, LARGE_RAW = 4096 };
 
 typedef struct TypeRow {
     const char *name;
-    uint8_t bits;       /* per element in raw_data */
-    uint8_t field;      /* typed storage */
-    int64_t min, max;   /* of one entry in an integer field */
+    uint8_t bits;     /* per element in raw_data */
+    uint8_t field;    /* typed storage */
+    int64_t min, max; /* of one entry in an integer field */
 } TypeRow;
 
 static const TypeRow types[] = {
@@ -74,7 +74,11 @@ const char *mpri_tensor_type_name(int64_t data_type)
 
 TensorForm mpri_tensor_form(const TensorProto *p, const char *name)
 {
-    return (TensorForm){.p = p, .name = name, .has_raw = p->has_raw_data, .raw = p->raw_data.data, .raw_len = p->raw_data.len};
+    return (TensorForm){.p = p,
+                        .name = name,
+                        .has_raw = p->has_raw_data,
+                        .raw = p->raw_data.data,
+                        .raw_len = p->raw_data.len};
 }
 
 static const char *dims_text(const TensorProto *p, char buf[200])
@@ -88,7 +92,8 @@ static const char *dims_text(const TensorProto *p, char buf[200])
 
 /* ---- header */
 
-static mpr_status check_header(const Import *im, const TensorForm *t, TensorData *out, size_t *bytes, Err *err)
+static mpr_status check_header(const Import *im, const TensorForm *t, TensorData *out,
+                               size_t *bytes, Err *err)
 {
     const TensorProto *p = t->p;
     char dims[200];
@@ -96,26 +101,35 @@ static mpr_status check_header(const Import *im, const TensorForm *t, TensorData
     out->data_type = p->has_data_type ? p->data_type : 0;
     const TypeRow *row = type_row(out->data_type);
     if (!row) {
-        mpri_err_set(err, MPR_E_TYPE, "tensor %s: data_type %" PRId64 "%s is no element type; 1 to 28 are", name, out->data_type,
-                     p->has_data_type ? "" : " (absent)");
-        return mpri_err_advice(err, "export the model again: the file was written by a faulty tool or is newer than this program");
+        mpri_err_set(err, MPR_E_TYPE,
+                     "tensor %s: data_type %" PRId64 "%s is no element type; 1 to 28 are", name,
+                     out->data_type, p->has_data_type ? "" : " (absent)");
+        return mpri_err_advice(err, "export the model again: the file was written by a faulty tool "
+                                    "or is newer than this program");
     }
     if (p->n_dims > RANK_ACCEPTED)
-        return mpri_err_set(err, MPR_E_LIMIT, "tensor %s: rank %zu (number of dims), at most 64 are accepted", name, p->n_dims);
+        return mpri_err_set(err, MPR_E_LIMIT,
+                            "tensor %s: rank %zu (number of dims), at most 64 are accepted", name,
+                            p->n_dims);
     for (size_t i = 0; i < p->n_dims; i++)
         if (p->dims[i] < 0)
-            return mpri_err_set(err, MPR_E_SHAPE, "tensor %s: dim %zu of %s is %" PRId64 ", dims of data are >= 0", name, i, dims_text(p, dims),
-                                p->dims[i]);
+            return mpri_err_set(err, MPR_E_SHAPE,
+                                "tensor %s: dim %zu of %s is %" PRId64 ", dims of data are >= 0",
+                                name, i, dims_text(p, dims), p->dims[i]);
     if (p->n_dims > MPRI_MAX_RANK)
-        return mpri_err_set(err, MPR_E_LIMIT, "tensor %s: rank %zu, at most %d can be computed", name, p->n_dims, MPRI_MAX_RANK);
+        return mpri_err_set(err, MPR_E_LIMIT, "tensor %s: rank %zu, at most %d can be computed",
+                            name, p->n_dims, MPRI_MAX_RANK);
     size_t bits;
-    if (!mpri_size_elements((int)p->n_dims, p->dims, &out->elements) || !mpri_size_mul((size_t)out->elements, row->bits, &bits) ||
-        !mpri_size_add(bits, 7, &bits))
-        return mpri_err_set(err, MPR_E_SHAPE, "tensor %s: the size of shape %s of %s does not fit 64 bits", name, dims_text(p, dims), row->name);
+    if (!mpri_size_elements((int)p->n_dims, p->dims, &out->elements) ||
+        !mpri_size_mul((size_t)out->elements, row->bits, &bits) || !mpri_size_add(bits, 7, &bits))
+        return mpri_err_set(err, MPR_E_SHAPE,
+                            "tensor %s: the size of shape %s of %s does not fit 64 bits", name,
+                            dims_text(p, dims), row->name);
     *bytes = bits / 8;
     if (*bytes > (uint64_t)im->limits.memory_bytes) {
-        mpri_err_set(err, MPR_E_LIMIT, "tensor %s: shape %s of %s needs %zu bytes, the memory limit is %" PRId64, name, dims_text(p, dims),
-                     row->name, *bytes, im->limits.memory_bytes);
+        mpri_err_set(err, MPR_E_LIMIT,
+                     "tensor %s: shape %s of %s needs %zu bytes, the memory limit is %" PRId64,
+                     name, dims_text(p, dims), row->name, *bytes, im->limits.memory_bytes);
         return mpri_err_advice(err, "raise mpr_limits.memory_bytes");
     }
     out->rank = (int)p->n_dims;
@@ -132,9 +146,12 @@ typedef struct FieldRow {
 } FieldRow;
 
 static const FieldRow typed_fields[] = {
-    {4, "float_data", offsetof(TensorProto, n_float_data)},   {5, "int32_data", offsetof(TensorProto, n_int32_data)},
-    {6, "string_data", offsetof(TensorProto, n_string_data)}, {7, "int64_data", offsetof(TensorProto, n_int64_data)},
-    {10, "double_data", offsetof(TensorProto, n_double_data)}, {11, "uint64_data", offsetof(TensorProto, n_uint64_data)},
+    {4, "float_data", offsetof(TensorProto, n_float_data)},
+    {5, "int32_data", offsetof(TensorProto, n_int32_data)},
+    {6, "string_data", offsetof(TensorProto, n_string_data)},
+    {7, "int64_data", offsetof(TensorProto, n_int64_data)},
+    {10, "double_data", offsetof(TensorProto, n_double_data)},
+    {11, "uint64_data", offsetof(TensorProto, n_uint64_data)},
 };
 enum { N_TYPED = (int)(sizeof typed_fields / sizeof typed_fields[0]) };
 
@@ -146,20 +163,25 @@ static size_t field_count(const TensorProto *p, const FieldRow *f)
 }
 
 /* The one typed field that holds data; at most one may, and it must be the type's own. */
-static mpr_status find_storage(const TensorForm *t, const TypeRow *row, const FieldRow **used, Err *err)
+static mpr_status find_storage(const TensorForm *t, const TypeRow *row, const FieldRow **used,
+                               Err *err)
 {
     *used = NULL;
     for (int i = 0; i < N_TYPED; i++) {
         const FieldRow *f = &typed_fields[i];
         if (field_count(t->p, f) == 0) continue;
         if (t->has_raw)
-            return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: data in raw_data and in %s; one of them must go", mpri_err_name(t->name), f->name);
+            return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                                "tensor %s: data in raw_data and in %s; one of them must go",
+                                mpri_err_name(t->name), f->name);
         if (f->number != row->field) {
             const char *want = "";
             for (int k = 0; k < N_TYPED; k++)
                 if (typed_fields[k].number == row->field) want = typed_fields[k].name;
-            return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: its data is in %s, a tensor of %s has it in %s or raw_data",
-                                mpri_err_name(t->name), f->name, row->name, want);
+            return mpri_err_set(
+                err, MPR_E_INVALID_MODEL,
+                "tensor %s: its data is in %s, a tensor of %s has it in %s or raw_data",
+                mpri_err_name(t->name), f->name, row->name, want);
         }
         *used = f;
     }
@@ -172,13 +194,17 @@ static size_t entries_needed(const TypeRow *row, int64_t data_type, int64_t elem
     return row->bits > 0 && row->bits < 8 ? bytes : (size_t)elements;
 }
 
-static mpr_status out_of_range(const TensorForm *t, const TypeRow *row, size_t i, int64_t v, Err *err)
+static mpr_status out_of_range(const TensorForm *t, const TypeRow *row, size_t i, int64_t v,
+                               Err *err)
 {
-    return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: value %" PRId64 " at position %zu does not fit %s (%" PRId64 " to %" PRId64 ")",
+    return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                        "tensor %s: value %" PRId64 " at position %zu does not fit %s (%" PRId64
+                        " to %" PRId64 ")",
                         mpri_err_name(t->name), v, i, row->name, row->min, row->max);
 }
 
-static mpr_status narrow_ints(const TensorForm *t, const TypeRow *row, size_t n, uint8_t *dst, Err *err)
+static mpr_status narrow_ints(const TensorForm *t, const TypeRow *row, size_t n, uint8_t *dst,
+                              Err *err)
 {
     size_t size = row->bits < 8 ? 1 : row->bits / 8u;
     for (size_t i = 0; i < n; i++) {
@@ -189,7 +215,8 @@ static mpr_status narrow_ints(const TensorForm *t, const TypeRow *row, size_t n,
     return MPR_OK;
 }
 
-static mpr_status narrow_unsigned(const TensorForm *t, const TypeRow *row, size_t n, uint8_t *dst, Err *err)
+static mpr_status narrow_unsigned(const TensorForm *t, const TypeRow *row, size_t n, uint8_t *dst,
+                                  Err *err)
 {
     size_t size = row->bits / 8u;
     for (size_t i = 0; i < n; i++) {
@@ -200,13 +227,16 @@ static mpr_status narrow_unsigned(const TensorForm *t, const TypeRow *row, size_
     return MPR_OK;
 }
 
-static mpr_status read_typed(Import *im, const TensorForm *t, const TypeRow *row, const FieldRow *f, size_t bytes, TensorData *out, Err *err)
+static mpr_status read_typed(Import *im, const TensorForm *t, const TypeRow *row, const FieldRow *f,
+                             size_t bytes, TensorData *out, Err *err)
 {
-    size_t found = field_count(t->p, f), need = entries_needed(row, out->data_type, out->elements, bytes);
+    size_t found = field_count(t->p, f),
+           need = entries_needed(row, out->data_type, out->elements, bytes);
     char dims[200];
     if (found != need)
-        return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: %zu values in %s, its shape %s of %s needs %zu", mpri_err_name(t->name), found,
-                            f->name, dims_text(t->p, dims), row->name, need);
+        return mpri_err_set(
+            err, MPR_E_INVALID_MODEL, "tensor %s: %zu values in %s, its shape %s of %s needs %zu",
+            mpri_err_name(t->name), found, f->name, dims_text(t->p, dims), row->name, need);
     out->typed_field = f->number;
     if (row->bits == 0) return MPR_OK;
     uint8_t *dst = mpri_arena_alloc(&im->m->arena, bytes);
@@ -223,7 +253,8 @@ static mpr_status read_typed(Import *im, const TensorForm *t, const TypeRow *row
 
 /* ---- raw and external data */
 
-static mpr_status take_bytes(Import *im, const uint8_t *bytes, size_t n, int bits, TensorData *out, Err *err)
+static mpr_status take_bytes(Import *im, const uint8_t *bytes, size_t n, int bits, TensorData *out,
+                             Err *err)
 {
     size_t align = bits >= 64 ? 8 : bits >= 16 ? (size_t)bits / 8 : 1;
     if (n == 0) return MPR_OK;
@@ -231,22 +262,29 @@ static mpr_status take_bytes(Import *im, const uint8_t *bytes, size_t n, int bit
     return out->data ? MPR_OK : mpri_err_nomem(err, n);
 }
 
-static mpr_status read_raw(Import *im, const TensorForm *t, const TypeRow *row, size_t bytes, TensorData *out, Err *err)
+static mpr_status read_raw(Import *im, const TensorForm *t, const TypeRow *row, size_t bytes,
+                           TensorData *out, Err *err)
 {
     char dims[200];
     if (row->bits == 0)
-        return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: a tensor of %s has no raw_data form", mpri_err_name(t->name), row->name);
+        return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                            "tensor %s: a tensor of %s has no raw_data form",
+                            mpri_err_name(t->name), row->name);
     if (t->raw_len != bytes)
-        return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: %zu bytes of raw_data, its shape %s of %s needs %zu", mpri_err_name(t->name),
-                            t->raw_len, dims_text(t->p, dims), row->name, bytes);
+        return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                            "tensor %s: %zu bytes of raw_data, its shape %s of %s needs %zu",
+                            mpri_err_name(t->name), t->raw_len, dims_text(t->p, dims), row->name,
+                            bytes);
     return take_bytes(im, t->raw, bytes, row->bits, out, err);
 }
 
-static mpr_status parse_range(const TensorForm *t, const char *key, const char *text, int64_t *out, Err *err)
+static mpr_status parse_range(const TensorForm *t, const char *key, const char *text, int64_t *out,
+                              Err *err)
 {
     size_t digits = strspn(text, "0123456789");
     if (digits > 0 && text[digits] == '\0' && mpri_parse_i64(text, out) && *out >= 0) return MPR_OK;
-    return mpri_err_set(err, MPR_E_EXTDATA_RANGE, "tensor %s: %s '%s' of external data is no plain decimal number below 2^63",
+    return mpri_err_set(err, MPR_E_EXTDATA_RANGE,
+                        "tensor %s: %s '%s' of external data is no plain decimal number below 2^63",
                         mpri_err_name(t->name), key, mpri_err_name(text));
 }
 
@@ -256,43 +294,61 @@ static mpr_status read_keys(Import *im, const TensorForm *t, TensorData *out, Er
     for (size_t i = 0; i < t->p->n_external_data; i++) {
         const Onnx__StringStringEntryProto *e = t->p->external_data[i];
         const char *key = e->key ? e->key : "", *value = e->value ? e->value : "";
-        const char **slot = !strcmp(key, "location") ? &out->location : !strcmp(key, "offset") ? &offset : !strcmp(key, "length") ? &length : NULL;
+        const char **slot = !strcmp(key, "location") ? &out->location
+                            : !strcmp(key, "offset") ? &offset
+                            : !strcmp(key, "length") ? &length
+                                                     : NULL;
         if (slot && *slot)
-            return mpri_err_set(err, slot == &out->location ? MPR_E_EXTDATA_PATH : MPR_E_EXTDATA_RANGE, "tensor %s: external data has two keys '%s'",
-                                name, key);
+            return mpri_err_set(err,
+                                slot == &out->location ? MPR_E_EXTDATA_PATH : MPR_E_EXTDATA_RANGE,
+                                "tensor %s: external data has two keys '%s'", name, key);
         if (slot) *slot = value;
         else if (strcmp(key, "checksum") != 0)
-            mpri_log(im->log, MPR_LOG_WARNING, "tensor %s: external data has an unknown key '%s', which is ignored", name, mpri_err_name(key));
+            mpri_log(im->log, MPR_LOG_WARNING,
+                     "tensor %s: external data has an unknown key '%s', which is ignored", name,
+                     mpri_err_name(key));
     }
-    if (!out->location) return mpri_err_set(err, MPR_E_EXTDATA_PATH, "tensor %s: its data is external but has no location", name);
+    if (!out->location)
+        return mpri_err_set(err, MPR_E_EXTDATA_PATH,
+                            "tensor %s: its data is external but has no location", name);
     out->ext_length = -1;
     if (offset) TRY(parse_range(t, "offset", offset, &out->ext_offset, err));
     if (length) TRY(parse_range(t, "length", length, &out->ext_length, err));
     return MPR_OK;
 }
 
-static mpr_status read_external(Import *im, const TensorForm *t, const TypeRow *row, size_t bytes, TensorData *out, Err *err)
+static mpr_status read_external(Import *im, const TensorForm *t, const TypeRow *row, size_t bytes,
+                                TensorData *out, Err *err)
 {
     const char *name = mpri_err_name(t->name);
     const SourceMap *map;
     char dims[200];
     if (t->has_raw && t->raw_len > 0)
-        return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: data in raw_data and in an external file; one of them must go", name);
-    if (row->bits == 0) return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: a tensor of %s has no external form", name, row->name);
+        return mpri_err_set(
+            err, MPR_E_INVALID_MODEL,
+            "tensor %s: data in raw_data and in an external file; one of them must go", name);
+    if (row->bits == 0)
+        return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                            "tensor %s: a tensor of %s has no external form", name, row->name);
     TRY(read_keys(im, t, out, err));
     TRY(mpri_source_external(im->src, &im->m->arena, t->name, out->location, &map, err));
     out->location = map->location;
     uint64_t offset = (uint64_t)out->ext_offset;
     if (offset > map->size)
-        return mpri_err_set(err, MPR_E_EXTDATA_RANGE, "tensor %s: offset %" PRIu64 " lies past the end of '%s' (%zu bytes)", name, offset,
-                            mpri_err_name(map->location), map->size);
+        return mpri_err_set(err, MPR_E_EXTDATA_RANGE,
+                            "tensor %s: offset %" PRIu64 " lies past the end of '%s' (%zu bytes)",
+                            name, offset, mpri_err_name(map->location), map->size);
     uint64_t length = out->ext_length >= 0 ? (uint64_t)out->ext_length : map->size - offset;
     if (length != bytes)
-        return mpri_err_set(err, MPR_E_EXTDATA_RANGE, "tensor %s: %s %" PRIu64 " bytes of '%s' (%zu bytes), its shape %s of %s needs %zu", name,
-                            out->ext_length >= 0 ? "length says" : "the data is the remaining", length, mpri_err_name(map->location), map->size,
-                            dims_text(t->p, dims), row->name, bytes);
+        return mpri_err_set(
+            err, MPR_E_EXTDATA_RANGE,
+            "tensor %s: %s %" PRIu64 " bytes of '%s' (%zu bytes), its shape %s of %s needs %zu",
+            name, out->ext_length >= 0 ? "length says" : "the data is the remaining", length,
+            mpri_err_name(map->location), map->size, dims_text(t->p, dims), row->name, bytes);
     if (length > map->size - offset)
-        return mpri_err_set(err, MPR_E_EXTDATA_RANGE, "tensor %s: offset %" PRIu64 " + length %" PRIu64 " lie past the end of '%s' (%zu bytes)",
+        return mpri_err_set(err, MPR_E_EXTDATA_RANGE,
+                            "tensor %s: offset %" PRIu64 " + length %" PRIu64
+                            " lie past the end of '%s' (%zu bytes)",
                             name, offset, length, mpri_err_name(map->location), map->size);
     out->ext_length = (int64_t)length;
     return take_bytes(im, map->bytes + offset, bytes, row->bits, out, err);
@@ -306,26 +362,40 @@ mpr_status mpri_tensor_decode(Import *im, const TensorForm *t, TensorData *out, 
     *out = (TensorData){.data = nothing};
     TRY(check_header(im, t, out, &bytes, err));
     const TypeRow *row = type_row(out->data_type);
-    if (t->p->segment) return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: a part of a tensor (segment), which no reader puts together", mpri_err_name(t->name));
+    if (t->p->segment)
+        return mpri_err_set(
+            err, MPR_E_INVALID_MODEL,
+            "tensor %s: a part of a tensor (segment), which no reader puts together",
+            mpri_err_name(t->name));
     TRY(find_storage(t, row, &f, err));
-    if (t->p->has_data_location && t->p->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
-        if (f) return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: data in %s and in an external file; one of them must go", mpri_err_name(t->name), f->name);
+    if (t->p->has_data_location &&
+        t->p->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
+        if (f)
+            return mpri_err_set(
+                err, MPR_E_INVALID_MODEL,
+                "tensor %s: data in %s and in an external file; one of them must go",
+                mpri_err_name(t->name), f->name);
         return read_external(im, t, row, bytes, out, err);
     }
-    if (t->p->has_data_location && t->p->data_location != ONNX__TENSOR_PROTO__DATA_LOCATION__DEFAULT)
-        return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: data_location %d; 0 (default) and 1 (external) exist", mpri_err_name(t->name), (int)t->p->data_location);
+    if (t->p->has_data_location &&
+        t->p->data_location != ONNX__TENSOR_PROTO__DATA_LOCATION__DEFAULT)
+        return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                            "tensor %s: data_location %d; 0 (default) and 1 (external) exist",
+                            mpri_err_name(t->name), (int)t->p->data_location);
     if (f) return read_typed(im, t, row, f, bytes, out, err);
     if (t->has_raw) return read_raw(im, t, row, bytes, out, err);
     if (out->elements == 0) return MPR_OK;
     char dims[200];
-    return mpri_err_set(err, MPR_E_INVALID_MODEL, "tensor %s: no data, its shape %s of %s needs %zu bytes", mpri_err_name(t->name),
-                        dims_text(t->p, dims), row->name, bytes);
+    return mpri_err_set(err, MPR_E_INVALID_MODEL,
+                        "tensor %s: no data, its shape %s of %s needs %zu bytes",
+                        mpri_err_name(t->name), dims_text(t->p, dims), row->name, bytes);
 }
 
 /* ---- initializers */
 
 /* Unpacks a tensor message without a large raw_data; the span of raw_data is in *raw. */
-static mpr_status unpack_header(Import *im, Span body, Arena *tmp, ProtobufCAllocator *pb, TensorProto **p, WireField *raw, bool *has_raw, Err *err)
+static mpr_status unpack_header(Import *im, Span body, Arena *tmp, ProtobufCAllocator *pb,
+                                TensorProto **p, WireField *raw, bool *has_raw, Err *err)
 {
     const uint8_t *bytes = im->src->bytes;
     size_t n = body.len;
@@ -365,7 +435,10 @@ static mpr_status load_one(Import *im, SourceTensor *t, Arena *tmp, Err *err)
     TRY(unpack_header(im, t->field.body, tmp, &pb, &p, &raw, &has_raw, err));
     t->name = mpri_intern(im->names, p->name ? p->name : "");
     if (!t->name) return mpri_err_nomem(err, 0);
-    TensorForm form = {.p = p, .name = t->name, .has_raw = has_raw, .raw = has_raw ? im->src->bytes + raw.body.at : NULL,
+    TensorForm form = {.p = p,
+                       .name = t->name,
+                       .has_raw = has_raw,
+                       .raw = has_raw ? im->src->bytes + raw.body.at : NULL,
                        .raw_len = has_raw ? raw.body.len : 0};
     TRY(mpri_tensor_decode(im, &form, &d, err));
     int64_t *dims = mpri_arena_dup(&im->m->arena, d.dims, sizeof d.dims);
@@ -392,7 +465,8 @@ mpr_status mpri_import_tensors(Import *im, Err *err)
     for (int i = 0; i < im->src->n_tensors && status == MPR_OK; i++) {
         SourceTensor *t = &im->src->tensors[i];
         status = load_one(im, t, &tmp, err);
-        if (status != MPR_OK) mpri_err_where(err, "byte offset %zu, initializer %d", t->field.tagged.at, i);
+        if (status != MPR_OK)
+            mpri_err_where(err, "byte offset %zu, initializer %d", t->field.tagged.at, i);
         mpri_arena_reset(&tmp);
     }
     mpri_arena_destroy(&tmp);

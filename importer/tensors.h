@@ -17,15 +17,16 @@ typedef struct TensorData {
     int rank;
     int64_t dims[MPRI_MAX_RANK];
     int64_t elements;
-    const void *data;       /* in place where aligned, else in the arena; never NULL */
-    int typed_field;        /* field number of the typed storage in use, 0 none */
-    const char *location;   /* external: interned nowhere, in the arena */
+    const void *data;     /* in place where aligned, else in the arena; never NULL */
+    int typed_field;      /* field number of the typed storage in use, 0 none */
+    const char *location; /* external: interned nowhere, in the arena */
     int64_t ext_offset, ext_length;
 } TensorData;
 
 /* The form of a tensor that protobuf-c has unpacked whole. */
 TensorForm mpri_tensor_form(const TensorProto *p, const char *name);
-/* Checks type, dims, storage and values; reads external data. TYPE, SHAPE, LIMIT, INVALID_MODEL, EXTDATA_*. */
+/* Checks type, dims, storage and values; reads external data. TYPE, SHAPE, LIMIT, INVALID_MODEL,
+ * EXTDATA_*. */
 mpr_status mpri_tensor_decode(Import *im, const TensorForm *t, TensorData *out, Err *err);
 /* All initializers of the main graph into im->src->tensors. */
 mpr_status mpri_import_tensors(Import *im, Err *err);

@@ -1,8 +1,8 @@
-/* Shared or merged? Exporters write one initializer for a shared parameter, and also for several parameters
- * that happened to hold equal values when the model was exported; others split a shared matrix into copies.
- * The structure is the same, so the contents decide: equal matrices with varied contents were one parameter;
- * a tensor of ones or zeros that fills several parameter slots was many. Every decision is logged and can
- * be overruled with --tie and --untie. */
+/* Shared or merged? Exporters write one initializer for a shared parameter, and also for several
+ * parameters that happened to hold equal values when the model was exported; others split a shared
+ * matrix into copies. The structure is the same, so the contents decide: equal matrices with varied
+ * contents were one parameter; a tensor of ones or zeros that fills several parameter slots was
+ * many. Every decision is logged and can be overruled with --tie and --untie. */
 #include "importer/ties.h"
 
 #include <stdio.h>
@@ -13,15 +13,16 @@ enum { DISTINCT_NEEDED = 16, SAMPLES = 8, LEADERS = 4 };
 
 typedef struct Read { /* one place where an initializer is read */
     int node, input;
-    int next;         /* index of the next read of the same initializer, -1 none */
+    int next; /* index of the next read of the same initializer, -1 none */
 } Read;
 
 typedef struct Finder {
     Import *im;
     const Scope *scope;
     Ties *t;
-    Read *reads; int n_reads;
-    int *first, *last;   /* by initializer */
+    Read *reads;
+    int n_reads;
+    int *first, *last; /* by initializer */
     int cap_copies;
     Err *err;
 } Finder;
@@ -33,12 +34,31 @@ static const struct {
     int input;
     const char *role;
 } roles[] = {
-    {"MatMul", 1, "weight"}, {"MatMul", 0, "weight"}, {"Gemm", 1, "weight"}, {"Gemm", 0, "weight"}, {"Gemm", 2, "bias"}, {"Conv", 1, "weight"},
-    {"Conv", 2, "bias"}, {"ConvTranspose", 1, "weight"}, {"ConvTranspose", 2, "bias"}, {"LayerNormalization", 1, "weight"},
-    {"LayerNormalization", 2, "bias"}, {"SimplifiedLayerNormalization", 1, "weight"}, {"RMSNormalization", 1, "weight"},
-    {"BatchNormalization", 1, "weight"}, {"BatchNormalization", 2, "bias"}, {"InstanceNormalization", 1, "weight"},
-    {"InstanceNormalization", 2, "bias"}, {"GroupNormalization", 1, "weight"}, {"GroupNormalization", 2, "bias"}, {"PRelu", 1, "slope"},
-    {"Gather", 0, "weight"}, {"Add", 0, "bias"}, {"Add", 1, "bias"}, {"Mul", 0, "scale"}, {"Mul", 1, "scale"},
+    {"MatMul", 1, "weight"},
+    {"MatMul", 0, "weight"},
+    {"Gemm", 1, "weight"},
+    {"Gemm", 0, "weight"},
+    {"Gemm", 2, "bias"},
+    {"Conv", 1, "weight"},
+    {"Conv", 2, "bias"},
+    {"ConvTranspose", 1, "weight"},
+    {"ConvTranspose", 2, "bias"},
+    {"LayerNormalization", 1, "weight"},
+    {"LayerNormalization", 2, "bias"},
+    {"SimplifiedLayerNormalization", 1, "weight"},
+    {"RMSNormalization", 1, "weight"},
+    {"BatchNormalization", 1, "weight"},
+    {"BatchNormalization", 2, "bias"},
+    {"InstanceNormalization", 1, "weight"},
+    {"InstanceNormalization", 2, "bias"},
+    {"GroupNormalization", 1, "weight"},
+    {"GroupNormalization", 2, "bias"},
+    {"PRelu", 1, "slope"},
+    {"Gather", 0, "weight"},
+    {"Add", 0, "bias"},
+    {"Add", 1, "bias"},
+    {"Mul", 0, "scale"},
+    {"Mul", 1, "scale"},
 };
 
 const char *mpri_param_role(const char *op_type, int input)
@@ -80,7 +100,8 @@ static bool all_equal(const SourceTensor *t)
 {
     int64_t n = elements(t);
     size_t size = element_size(t);
-    return n > 0 && (n == 1 || memcmp(t->data, (const char *)t->data + size, (size_t)(n - 1) * size) == 0);
+    return n > 0 &&
+           (n == 1 || memcmp(t->data, (const char *)t->data + size, (size_t)(n - 1) * size) == 0);
 }
 
 static bool varied(const SourceTensor *t)
@@ -101,13 +122,15 @@ static bool varied(const SourceTensor *t)
 
 static bool same_bytes(const SourceTensor *a, const SourceTensor *b)
 {
-    if (a->rank != b->rank || memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) != 0) return false;
+    if (a->rank != b->rank || memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) != 0)
+        return false;
     return memcmp(a->data, b->data, (size_t)elements(a) * element_size(a)) == 0;
 }
 
 static bool same_transposed(const SourceTensor *a, const SourceTensor *b)
 {
-    if (a->rank != 2 || b->rank != 2 || a->dims[0] != b->dims[1] || a->dims[1] != b->dims[0]) return false;
+    if (a->rank != 2 || b->rank != 2 || a->dims[0] != b->dims[1] || a->dims[1] != b->dims[0])
+        return false;
     int64_t rows = a->dims[0], cols = a->dims[1];
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++)
@@ -147,7 +170,8 @@ static mpr_status collect_reads(Finder *f)
 
 static bool is_identity(const FileNode *n)
 {
-    return !n->domain[0] && !strcmp(n->p->op_type, "Identity") && n->p->n_input == 1 && n->p->n_output == 1 && !n->path[0];
+    return !n->domain[0] && !strcmp(n->p->op_type, "Identity") && n->p->n_input == 1 &&
+           n->p->n_output == 1 && !n->path[0];
 }
 
 static bool is_output(const Finder *f, const char *name)
@@ -159,7 +183,8 @@ static bool is_output(const Finder *f, const char *name)
 
 static bool taken(const Finder *f, const char *name)
 {
-    return mpri_intern_find(f->im->names, name) != NULL; /* every name of the file and of earlier copies is interned */
+    /* every name of the file and of earlier copies is interned */
+    return mpri_intern_find(f->im->names, name) != NULL;
 }
 
 static const char *copy_name(const Finder *f, const Read *r)
@@ -168,8 +193,11 @@ static const char *copy_name(const Finder *f, const Read *r)
     const char *role = role_of(f, r);
     char text[512];
     for (int k = 0;; k++) {
-        int len = n->p->name[0] ? snprintf(text, sizeof text, "%s.%s", n->p->name, role) : snprintf(text, sizeof text, "%s_%d.%s", n->p->op_type, r->node, role);
-        if (k > 0 && len > 0 && (size_t)len < sizeof text) snprintf(text + len, sizeof text - (size_t)len, "_%d_%d", r->node, k);
+        int len = n->p->name[0]
+                      ? snprintf(text, sizeof text, "%s.%s", n->p->name, role)
+                      : snprintf(text, sizeof text, "%s_%d.%s", n->p->op_type, r->node, role);
+        if (k > 0 && len > 0 && (size_t)len < sizeof text)
+            snprintf(text + len, sizeof text - (size_t)len, "_%d_%d", r->node, k);
         if (!taken(f, text)) return mpri_intern(f->im->names, text);
     }
 }
@@ -212,12 +240,17 @@ static mpr_status split(Finder *f, int tensor, const char *why)
             kept = true;
             continue;
         }
-        TRY(add_copy(f, (MergedCopy){.name = identity ? n->p->output[0] : copy_name(f, read), .source = t->name, .identity = identity ? read->node : -1,
-                                     .reader = read->node, .input = identity ? -1 : read->input}));
+        TRY(add_copy(f, (MergedCopy){.name = identity ? n->p->output[0] : copy_name(f, read),
+                                     .source = t->name,
+                                     .identity = identity ? read->node : -1,
+                                     .reader = read->node,
+                                     .input = identity ? -1 : read->input}));
         made++;
     }
     if (made)
-        mpri_log(f->im->log, MPR_LOG_INFO, "initializer '%s' %s and fills %d parameter slots: each slot is trained by itself (--tie A=B joins two)",
+        mpri_log(f->im->log, MPR_LOG_INFO,
+                 "initializer '%s' %s and fills %d parameter slots: each slot is trained by itself "
+                 "(--tie A=B joins two)",
                  mpri_err_name(t->name), why, slots);
     return MPR_OK;
 }
@@ -235,7 +268,10 @@ static mpr_status untie_aliases(Finder *f, int tensor)
     for (int r = f->im->o->untie ? f->first[tensor] : -1; r >= 0; r = f->reads[r].next) {
         const FileNode *n = &f->im->nodes[f->reads[r].node];
         if (is_identity(n) && splits(f, &f->reads[r]) && listed(f->im->o->untie, n->p->output[0]))
-            TRY(add_copy(f, (MergedCopy){.name = n->p->output[0], .source = f->im->src->tensors[tensor].name, .identity = f->reads[r].node, .input = -1}));
+            TRY(add_copy(f, (MergedCopy){.name = n->p->output[0],
+                                         .source = f->im->src->tensors[tensor].name,
+                                         .identity = f->reads[r].node,
+                                         .input = -1}));
     }
     return MPR_OK;
 }
@@ -245,7 +281,9 @@ static mpr_status find_merged(Finder *f)
     const Source *s = f->im->src;
     for (int i = 0; i < s->n_tensors; i++) {
         const SourceTensor *t = &s->tensors[i];
-        if (!mpri_dtype_is_float((DType)t->data_type) || t->rank == 0 || elements(t) == 0 || f->first[i] < 0) continue;
+        if (!mpri_dtype_is_float((DType)t->data_type) || t->rank == 0 || elements(t) == 0 ||
+            f->first[i] < 0)
+            continue;
         if (listed(f->im->o->untie, t->name)) TRY(split(f, i, "is untied"));
         else if (all_equal(t)) TRY(split(f, i, "holds one value only"));
         else TRY(untie_aliases(f, i));
@@ -273,7 +311,8 @@ static Key key_of(const SourceTensor *t, int tensor)
     k.tensor = tensor;
     k.sample[0] = bits_at(t, 0);
     k.sample[1] = bits_at(t, n - 1);
-    for (int64_t i = 1; i < SAMPLES - 1 && i < k.low && t->rank == 2; i++) k.sample[i + 1] = bits_at(t, i * b + i);
+    for (int64_t i = 1; i < SAMPLES - 1 && i < k.low && t->rank == 2; i++)
+        k.sample[i + 1] = bits_at(t, i * b + i);
     return k;
 }
 
@@ -288,9 +327,11 @@ static void tie_pair(Finder *f, int with, int tensor, bool transposed, bool by_u
 {
     const SourceTensor *s = f->im->src->tensors;
     f->t->tie[tensor] = (Tie){with, transposed, by_user};
-    mpri_log(f->im->log, MPR_LOG_INFO, "initializers '%s' and '%s' %s%s: trained as one tensor (--untie '%s' parts them)", mpri_err_name(s[with].name),
-             mpri_err_name(s[tensor].name), by_user ? "are tied by --tie" : "hold the same matrix", transposed ? ", one transposed" : "",
-             mpri_err_name(s[tensor].name));
+    mpri_log(f->im->log, MPR_LOG_INFO,
+             "initializers '%s' and '%s' %s%s: trained as one tensor (--untie '%s' parts them)",
+             mpri_err_name(s[with].name), mpri_err_name(s[tensor].name),
+             by_user ? "are tied by --tie" : "hold the same matrix",
+             transposed ? ", one transposed" : "", mpri_err_name(s[tensor].name));
 }
 
 static void tie_group(Finder *f, const Key *keys, int n)
@@ -318,7 +359,9 @@ static mpr_status find_equal(Finder *f)
     if (!keys) return mpri_err_nomem(f->err, (size_t)s->n_tensors * sizeof *keys);
     for (int i = 0; i < s->n_tensors; i++) {
         const SourceTensor *t = &s->tensors[i];
-        if (!mpri_dtype_is_float((DType)t->data_type) || t->rank < 2 || elements(t) <= DISTINCT_NEEDED || !t->name[0]) continue;
+        if (!mpri_dtype_is_float((DType)t->data_type) || t->rank < 2 ||
+            elements(t) <= DISTINCT_NEEDED || !t->name[0])
+            continue;
         if (f->first[i] < 0 || listed(f->im->o->untie, t->name)) continue;
         keys[n++] = key_of(t, i);
     }
@@ -339,8 +382,10 @@ static mpr_status unknown_name(Finder *f, const char *option, const char *name)
     const char *near = NULL;
     for (int i = 0; names && i < s->n_tensors; i++) names[i] = s->tensors[i].name;
     if (names) near = mpri_nearest(name, names, (size_t)s->n_tensors);
-    mpri_err_set(f->err, MPR_E_USAGE, "%s: the model has no tensor '%s'", option, mpri_err_name(name));
-    return near ? mpri_err_advice(f->err, "did you mean '%s'?", mpri_err_name(near)) : mpri_err_advice(f->err, "mpr-inspect --params lists the names");
+    mpri_err_set(f->err, MPR_E_USAGE, "%s: the model has no tensor '%s'", option,
+                 mpri_err_name(name));
+    return near ? mpri_err_advice(f->err, "did you mean '%s'?", mpri_err_name(near))
+                : mpri_err_advice(f->err, "mpr-inspect --params lists the names");
 }
 
 static int copy_index(const Ties *t, const char *name)
@@ -368,26 +413,30 @@ static mpr_status tie_by_user(Finder *f, const char *a, const char *b)
     const char *names[2] = {a, b};
     const SourceTensor *s = f->im->src->tensors;
     int index[2];
-    bool dropped = false;
     for (int i = 0; i < 2; i++) {
         int copy = copy_index(f->t, names[i]);
-        index[i] = copy >= 0 ? tensor_index(f, f->t->copies[copy].source) : tensor_index(f, names[i]);
+        index[i] =
+            copy >= 0 ? tensor_index(f, f->t->copies[copy].source) : tensor_index(f, names[i]);
         if (index[i] < 0) return unknown_name(f, "--tie", names[i]);
         if (copy >= 0) drop_copy(f->t, copy); /* what is not split stays with its source */
-        dropped |= copy >= 0;
     }
     if (index[0] == index[1]) return MPR_OK;
     int with = index[0] < index[1] ? index[0] : index[1], other = index[0] + index[1] - with;
     const SourceTensor *x = &s[with], *y = &s[other];
-    bool same = x->rank == y->rank && memcmp(x->dims, y->dims, (size_t)x->rank * sizeof *x->dims) == 0;
-    bool turned = x->rank == 2 && y->rank == 2 && x->dims[0] == y->dims[1] && x->dims[1] == y->dims[0];
+    bool same =
+        x->rank == y->rank && memcmp(x->dims, y->dims, (size_t)x->rank * sizeof *x->dims) == 0;
+    bool turned =
+        x->rank == 2 && y->rank == 2 && x->dims[0] == y->dims[1] && x->dims[1] == y->dims[0];
     if (x->data_type != y->data_type || !(same || turned)) {
-        mpri_err_set(f->err, MPR_E_USAGE, "--tie: '%s' and '%s' differ in type or shape", mpri_err_name(a), mpri_err_name(b));
-        return mpri_err_advice(f->err, "tie tensors of one type whose shapes are equal or transposed");
+        mpri_err_set(f->err, MPR_E_USAGE, "--tie: '%s' and '%s' differ in type or shape",
+                     mpri_err_name(a), mpri_err_name(b));
+        return mpri_err_advice(f->err,
+                               "tie tensors of one type whose shapes are equal or transposed");
     }
     while (f->t->tie[with].with >= 0) with = f->t->tie[with].with;
-    (void)dropped;
-    if (with != other && f->t->tie[other].with < 0) tie_pair(f, with, other, !same || (turned && !same_bytes(x, y) && same_transposed(x, y)), true);
+    if (with != other && f->t->tie[other].with < 0)
+        tie_pair(f, with, other, !same || (turned && !same_bytes(x, y) && same_transposed(x, y)),
+                 true);
     return MPR_OK;
 }
 
@@ -396,7 +445,8 @@ static mpr_status apply_options(Finder *f)
     const char *const *tie = f->im->o->tie;
     for (; tie && tie[0] && tie[1]; tie += 2) TRY(tie_by_user(f, tie[0], tie[1]));
     for (const char *const *name = f->im->o->untie; name && *name; name++)
-        if (tensor_index(f, *name) < 0 && copy_index(f->t, *name) < 0) TRY(unknown_name(f, "--untie", *name));
+        if (tensor_index(f, *name) < 0 && copy_index(f->t, *name) < 0)
+            TRY(unknown_name(f, "--untie", *name));
     return MPR_OK;
 }
 
@@ -415,7 +465,8 @@ static int compare_copies(const void *x, const void *y)
 
 const MergedCopy *mpri_ties_copy(const Ties *t, int node, int input)
 {
-    for (int i = t->first_copy[node]; i >= 0 && i < t->n_copies && copy_node(&t->copies[i]) == node; i++)
+    for (int i = t->first_copy[node]; i >= 0 && i < t->n_copies && copy_node(&t->copies[i]) == node;
+         i++)
         if (t->copies[i].input == input) return &t->copies[i];
     return NULL;
 }
@@ -423,7 +474,8 @@ const MergedCopy *mpri_ties_copy(const Ties *t, int node, int input)
 /* The export knows nodes by their place in the file. */
 static mpr_status save_for_export(Import *im, const Ties *t, Err *err)
 {
-    MergedCopy *copies = mpri_arena_dup(&im->m->arena, t->copies, (size_t)t->n_copies * sizeof *copies);
+    MergedCopy *copies =
+        mpri_arena_dup(&im->m->arena, t->copies, (size_t)t->n_copies * sizeof *copies);
     if (!copies) return mpri_err_nomem(err, (size_t)t->n_copies * sizeof *copies);
     for (int i = 0; i < t->n_copies; i++) {
         if (copies[i].identity >= 0) copies[i].identity = im->nodes[copies[i].identity].origin;
@@ -437,14 +489,17 @@ static mpr_status save_for_export(Import *im, const Ties *t, Err *err)
 mpr_status mpri_ties_find(Import *im, const Scope *scope, Ties *out, Err *err)
 {
     Finder f = {.im = im, .scope = scope, .t = out, .err = err};
-    *out = (Ties){.tie = ARENA_ARRAY(&im->scratch, Tie, im->src->n_tensors), .first_copy = ARENA_ARRAY(&im->scratch, int, im->n_nodes)};
-    if (!out->tie || !out->first_copy) return mpri_err_nomem(err, (size_t)im->n_nodes * sizeof(int));
+    *out = (Ties){.tie = ARENA_ARRAY(&im->scratch, Tie, im->src->n_tensors),
+                  .first_copy = ARENA_ARRAY(&im->scratch, int, im->n_nodes)};
+    if (!out->tie || !out->first_copy)
+        return mpri_err_nomem(err, (size_t)im->n_nodes * sizeof(int));
     for (int i = 0; i < im->src->n_tensors; i++) out->tie[i].with = -1;
     TRY(collect_reads(&f));
     TRY(find_merged(&f));
     TRY(find_equal(&f));
     TRY(apply_options(&f));
-    if (out->n_copies) qsort(out->copies, (size_t)out->n_copies, sizeof *out->copies, compare_copies);
+    if (out->n_copies)
+        qsort(out->copies, (size_t)out->n_copies, sizeof *out->copies, compare_copies);
     for (int i = 0; i < im->n_nodes; i++) out->first_copy[i] = -1;
     for (int i = out->n_copies - 1; i >= 0; i--) out->first_copy[copy_node(&out->copies[i])] = i;
     return save_for_export(im, out, err);

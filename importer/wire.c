@@ -1,5 +1,6 @@
-/* Protobuf's wire format: https://protobuf.dev/programming-guides/encoding. The trap is in the lengths: a
- * 64-bit length near 2^64 wraps when it is added to a position, so it is compared with what is left. */
+/* Protobuf's wire format: https://protobuf.dev/programming-guides/encoding. The trap is in the
+ * lengths: a 64-bit length near 2^64 wraps when it is added to a position, so it is compared with
+ * what is left. */
 #include "importer/wire.h"
 
 #include <string.h>
@@ -39,7 +40,8 @@ WireStatus mpri_wire_next(const uint8_t *bytes, size_t end, size_t *pos, WireFie
     f->number = 0;
     f->type = -1;
     uint64_t tag, n;
-    if (!mpri_wire_varint(bytes, end, pos, &tag)) return bad(f, "the tag of a field is cut or longer than ten bytes");
+    if (!mpri_wire_varint(bytes, end, pos, &tag))
+        return bad(f, "the tag of a field is cut or longer than ten bytes");
     f->type = (int)(tag & 7);
     if (tag >> 3 > 0x1FFFFFFF) return bad(f, "a field number above 536870911");
     f->number = (uint32_t)(tag >> 3);
@@ -47,7 +49,8 @@ WireStatus mpri_wire_next(const uint8_t *bytes, size_t end, size_t *pos, WireFie
     f->body.at = *pos;
     switch (f->type) {
     case WIRE_VARINT:
-        if (!mpri_wire_varint(bytes, end, pos, &f->value)) return bad(f, "a varint is cut or longer than ten bytes");
+        if (!mpri_wire_varint(bytes, end, pos, &f->value))
+            return bad(f, "a varint is cut or longer than ten bytes");
         break;
     case WIRE_FIXED64:
     case WIRE_FIXED32:
@@ -57,16 +60,15 @@ WireStatus mpri_wire_next(const uint8_t *bytes, size_t end, size_t *pos, WireFie
         *pos += (size_t)n;
         break;
     case WIRE_BYTES:
-        if (!mpri_wire_varint(bytes, end, pos, &n)) return bad(f, "a length is cut or longer than ten bytes");
+        if (!mpri_wire_varint(bytes, end, pos, &n))
+            return bad(f, "a length is cut or longer than ten bytes");
         if (n > end - *pos) return bad(f, "a length reaches past the end of its message");
         f->body.at = *pos;
         *pos += (size_t)n;
         break;
     case WIRE_GROUP:
-    case WIRE_GROUP_END:
-        return bad(f, "a group, which ONNX does not use");
-    default:
-        return bad(f, "a wire type that does not exist");
+    case WIRE_GROUP_END: return bad(f, "a group, which ONNX does not use");
+    default: return bad(f, "a wire type that does not exist");
     }
     f->body.len = *pos - f->body.at;
     f->tagged.len = *pos - f->tagged.at;

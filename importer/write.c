@@ -1,5 +1,6 @@
-/* Writing a file whole or not at all: a temporary beside it, synced, renamed over it, the folder synced. A
- * failed fsync is not retried: the kernel may have dropped the pages and would report success. */
+/* Writing a file whole or not at all: a temporary beside it, synced, renamed over it, the folder
+ * synced. A failed fsync is not retried: the kernel may have dropped the pages and would report
+ * success. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,8 +26,9 @@ static mpr_status io_error(const Target *t, const char *what, int code, Err *err
     struct statvfs v;
     if (code == ENOSPC || code == EDQUOT || code == EFBIG) {
         if (t->dir >= 0 && fstatvfs(t->dir, &v) == 0)
-            return mpri_err_advice(err, "need %zu bytes, free %llu: make room or choose another folder", t->total,
-                                   (unsigned long long)v.f_bavail * v.f_frsize);
+            return mpri_err_advice(err,
+                                   "need %zu bytes, free %llu: make room or choose another folder",
+                                   t->total, (unsigned long long)v.f_bavail * v.f_frsize);
         return mpri_err_advice(err, "make room or choose another folder");
     }
     return mpri_err_advice(err, "check that the folder exists and can be written");
@@ -44,7 +46,8 @@ static mpr_status open_folder(Target *t, Err *err)
     t->dir = open(!slash ? "." : n == 0 ? "/" : folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (t->dir < 0) return io_error(t, "its folder cannot be opened", errno, err);
     struct stat st;
-    if (!t->name[0] || (fstatat(t->dir, t->name, &st, 0) == 0 && S_ISDIR(st.st_mode))) return io_error(t, "is a folder", EISDIR, err);
+    if (!t->name[0] || (fstatat(t->dir, t->name, &st, 0) == 0 && S_ISDIR(st.st_mode)))
+        return io_error(t, "is a folder", EISDIR, err);
     return MPR_OK;
 }
 
@@ -53,12 +56,14 @@ static int open_temp(Target *t)
     static atomic_uint counter;
     int fd = -1;
     for (int i = 0; i < 100 && fd < 0; i++) {
-        snprintf(t->temp, sizeof t->temp, ".%.180s.%ld-%u.tmp", t->name, (long)getpid(), atomic_fetch_add(&counter, 1));
+        snprintf(t->temp, sizeof t->temp, ".%.180s.%ld-%u.tmp", t->name, (long)getpid(),
+                 atomic_fetch_add(&counter, 1));
         fd = openat(t->dir, t->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST) return -1;
     }
     if (fd < 0 || fd > 2) return fd;
-    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* a closed standard stream must not come back as this file */
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC,
+                      3); /* a closed standard stream must not come back as this file */
     int saved = errno;
     close(fd);
     errno = saved;
@@ -85,7 +90,8 @@ static mpr_status fill(const Target *t, int fd, const Piece *pieces, int n, Err 
         int code = write_all(fd, &pieces[i]);
         if (code) return io_error(t, "writing failed", code, err);
     }
-    return fsync(fd) == 0 ? MPR_OK : io_error(t, "the data did not reach the disk (fsync)", errno, err);
+    return fsync(fd) == 0 ? MPR_OK
+                          : io_error(t, "the data did not reach the disk (fsync)", errno, err);
 }
 
 static mpr_status commit(Target *t, const Piece *pieces, int n, Err *err)
@@ -94,12 +100,15 @@ static mpr_status commit(Target *t, const Piece *pieces, int n, Err *err)
     if (fd < 0) return io_error(t, "a temporary file beside it cannot be made", errno, err);
     mpr_status status = fill(t, fd, pieces, n, err);
     if (close(fd) != 0 && status == MPR_OK) status = io_error(t, "closing failed", errno, err);
-    if (status == MPR_OK && renameat(t->dir, t->temp, t->dir, t->name) != 0) status = io_error(t, "renaming into place failed", errno, err);
+    if (status == MPR_OK && renameat(t->dir, t->temp, t->dir, t->name) != 0)
+        status = io_error(t, "renaming into place failed", errno, err);
     if (status != MPR_OK) {
         unlinkat(t->dir, t->temp, 0);
         return status;
     }
-    return fsync(t->dir) == 0 || errno == EINVAL ? MPR_OK : io_error(t, "the folder did not reach the disk (fsync)", errno, err);
+    return fsync(t->dir) == 0 || errno == EINVAL
+               ? MPR_OK
+               : io_error(t, "the folder did not reach the disk (fsync)", errno, err);
 }
 
 mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err)

@@ -5,9 +5,14 @@
 #include "tests/support/wire_model.h"
 
 #define D(...) ((const int64_t[]){__VA_ARGS__, -99})
-#define I(...) (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+#define I(...)                                                                         \
+    (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) \
+    {                                                                                  \
+        __VA_ARGS__                                                                    \
+    }
 
-/* Imports the graph (x: f32[2,3,4] unless it has inputs of its own) and looks for lines of the text form. */
+/* Imports the graph (x: f32[2,3,4] unless it has inputs of its own) and looks for lines of the text
+ * form. */
 static void expect_lines(Wire *graph, int64_t opset, const char *const *lines)
 {
     Wire model = wm_model(graph, 8, opset);
@@ -20,7 +25,8 @@ static void expect_lines(Wire *graph, int64_t opset, const char *const *lines)
     free(text);
     mpri_import_destroy(m, mpri_alloc_default());
 }
-#define EXPECT(graph, opset, ...) expect_lines((graph), (opset), (const char *const[]){__VA_ARGS__, NULL})
+#define EXPECT(graph, opset, ...) \
+    expect_lines((graph), (opset), (const char *const[]){__VA_ARGS__, NULL})
 
 static Wire begin(const int64_t *out)
 {
@@ -48,7 +54,8 @@ static void test_axes_become_inputs(void **state)
         wm_attr_ints(&n, "axes", I(1));
         wm_attr_int(&n, "keepdims", 0);
         GRAPH_ADD_NODE(&g, &n);
-        EXPECT(&g, 11, "y: f32[2,4] = Reduce", "(x, y:axes) {keepdims=0}", "const  y:axes: i64[1] = [1]");
+        EXPECT(&g, 11, "y: f32[2,4] = Reduce", "(x, y:axes) {keepdims=0}",
+               "const  y:axes: i64[1] = [1]");
     }
     Wire g = begin(D(2, 1, 3, 4)), n = wm_node("Unsqueeze", "u", "x", "y");
     wm_attr_ints(&n, "axes", I(1));
@@ -92,7 +99,8 @@ static void test_softmax_before_13_flattens(void **state)
     (void)state;
     Wire g = begin(D(2, 3, 4)), n = wm_node("Softmax", "s", "x", "y");
     GRAPH_ADD_NODE(&g, &n); /* axis 1: normalises over the last two dims together */
-    EXPECT(&g, 11, "Flatten(x)", "y:normalised: f32[2,12] = Softmax(y:flat)", "y: f32[2,3,4] = Reshape(y:normalised, y:shape)");
+    EXPECT(&g, 11, "Flatten(x)", "y:normalised: f32[2,12] = Softmax(y:flat)",
+           "y: f32[2,3,4] = Reshape(y:normalised, y:shape)");
     g = begin(D(2, 3, 4));
     n = wm_node("LogSoftmax", "s", "x", "y");
     wm_attr_int(&n, "axis", 2);
@@ -168,7 +176,8 @@ static void test_unknown_things_are_opaque(void **state)
     mpri_import_destroy(m, mpri_alloc_default());
 }
 
-/* A branch reads h of the main graph: the If gets it as an input, so that order and liveness see it. */
+/* A branch reads h of the main graph: the If gets it as an input, so that order and liveness see
+ * it. */
 static void test_captures_are_inputs(void **state)
 {
     (void)state;
@@ -198,9 +207,12 @@ static void test_captures_are_inputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_axes_become_inputs),      cmocka_unit_test(test_slice_split_clip),
-        cmocka_unit_test(test_softmax_before_13_flattens), cmocka_unit_test(test_broadcast_before_7),
-        cmocka_unit_test(test_dropout_cast_constants),  cmocka_unit_test(test_unknown_things_are_opaque),
+        cmocka_unit_test(test_axes_become_inputs),
+        cmocka_unit_test(test_slice_split_clip),
+        cmocka_unit_test(test_softmax_before_13_flattens),
+        cmocka_unit_test(test_broadcast_before_7),
+        cmocka_unit_test(test_dropout_cast_constants),
+        cmocka_unit_test(test_unknown_things_are_opaque),
         cmocka_unit_test(test_captures_are_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,8 @@ static void listen(void *user, mpr_log_level level, const char *message)
 {
     Seen *seen = user;
     size_t used = strlen(seen->text);
-    if (level == MPR_LOG_WARNING) snprintf(seen->text + used, sizeof seen->text - used, "%s\n", message);
+    if (level == MPR_LOG_WARNING)
+        snprintf(seen->text + used, sizeof seen->text - used, "%s\n", message);
 }
 
 static bool contains_any(const char *text, const char *choices)
@@ -49,17 +50,20 @@ static bool check_line(const char *file, const char *codes, char *words)
     if (m) {
         Err invalid;
         mpri_err_clear(&invalid);
-        if (!strstr(file, "unknown") && mpri_graph_validate(m->graph, "import", &invalid) != MPR_OK) print_error("%s: %s\n", file, invalid.message);
+        if (!strstr(file, "unknown") && mpri_graph_validate(m->graph, "import", &invalid) != MPR_OK)
+            print_error("%s: %s\n", file, invalid.message);
         mpri_import_destroy(m, mpri_alloc_default());
     }
     const char *code = m ? "accept" : mpr_status_text(err.code);
     if (m && listed(codes, "later")) return true;
     if (!listed(codes, code)) {
-        print_error("%s: %s, expected %s: %s | %s | %s\n", file, code, codes, err.message, err.where, err.advice);
+        print_error("%s: %s, expected %s: %s | %s | %s\n", file, code, codes, err.message,
+                    err.where, err.advice);
         return false;
     }
     snprintf(text, sizeof text, "%s %s %s %s", err.message, err.where, err.advice, seen.text);
-    for (char *save = NULL, *w = strtok_r(words, ";", &save); w && !(m && !strstr(file, "ok-")); w = strtok_r(NULL, ";", &save))
+    for (char *save = NULL, *w = strtok_r(words, ";", &save); w && !(m && !strstr(file, "ok-"));
+         w = strtok_r(NULL, ";", &save))
         if (!contains_any(text, w)) {
             print_error("%s: no '%s' in: %s\n", file, w, text);
             return false;
@@ -111,14 +115,20 @@ static bool same_file(const char *a, const char *b)
     return same;
 }
 
-static int check_row(const ImportedModel *m, const char *file, const char *torch, const char *tensor, const char *how)
+static int check_row(const ImportedModel *m, const char *file, const char *torch,
+                     const char *tensor, const char *how)
 {
     const Param *p = param_holding(m, tensor);
     bool own = !strcmp(how, "own");
-    const char *wrapped = strstr(torch, "net.") ? torch : NULL; /* loss models put "model." before every name */
-    bool named = p && (!own || p->n_copies || !strcmp(p->public_name, torch) || (wrapped && strstr(p->public_name, torch)));
-    if (p && p->trained && named && (strcmp(how, "copy") || p->n_copies) && (strcmp(how, "identity") || p->identity_of)) return 0;
-    print_error("%s: %s (%s, %s): %s, public name %s, %s\n", file, tensor, torch, how, p ? "found" : "not found", p ? p->public_name : "-", p ? p->reason : "-");
+    const char *wrapped =
+        strstr(torch, "net.") ? torch : NULL; /* loss models put "model." before every name */
+    bool named = p && (!own || p->n_copies || !strcmp(p->public_name, torch) ||
+                       (wrapped && strstr(p->public_name, torch)));
+    if (p && p->trained && named && (strcmp(how, "copy") || p->n_copies) &&
+        (strcmp(how, "identity") || p->identity_of))
+        return 0;
+    print_error("%s: %s (%s, %s): %s, public name %s, %s\n", file, tensor, torch, how,
+                p ? "found" : "not found", p ? p->public_name : "-", p ? p->reason : "-");
     return 1;
 }
 
@@ -133,7 +143,8 @@ static void test_parameters_of_exports(void **state)
     while (fgets(line, sizeof line, f)) {
         char name[256], torch[256], tensor[256], how[32];
         if (line[0] == '#') continue;
-        assert_int_equal(sscanf(line, "%255[^\t]\t%255[^\t]\t%255[^\t]\t%31s", name, torch, tensor, how), 4);
+        assert_int_equal(
+            sscanf(line, "%255[^\t]\t%255[^\t]\t%255[^\t]\t%31s", name, torch, tensor, how), 4);
         if (strcmp(name, file) != 0) {
             char path[600];
             mpri_import_destroy(m, mpri_alloc_default());

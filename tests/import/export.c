@@ -1,4 +1,5 @@
-/* The way out: unchanged runs give the same bytes, changed weights read back, the rest of the file stays. */
+/* The way out: unchanged runs give the same bytes, changed weights read back, the rest of the file
+ * stays. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,8 @@ static void expect_values(const ImportedModel *m, const char *name, const float 
     for (int i = 0; i < n; i++) assert_true(mpri_load_f64(v->dtype, v->data, i) == (double)want[i]);
 }
 
-/* Two weights of every float type, raw and typed, an unknown field behind each, and one in a Constant. */
+/* Two weights of every float type, raw and typed, an unknown field behind each, and one in a
+ * Constant. */
 static const char *all_types(void)
 {
     static const int types[] = {MPR_FLOAT32, MPR_FLOAT16, MPR_BFLOAT16, MPR_FLOAT64};
@@ -63,8 +65,11 @@ static const char *all_types(void)
             char name[16];
             uint8_t raw[32];
             snprintf(name, sizeof name, "%s.%s", names[i], typed ? "typed" : "raw");
-            for (int k = 0; k < 4; k++) mpri_store_f64((DType)types[i], raw, k, types[i] == MPR_FLOAT64 ? k + 0.1 : k + 0.5);
-            Wire t = wm_tensor(name, types[i], DIMS(4), typed ? NULL : raw, 4 * mpri_dtype_size((DType)types[i]));
+            for (int k = 0; k < 4; k++)
+                mpri_store_f64((DType)types[i], raw, k,
+                               types[i] == MPR_FLOAT64 ? k + 0.1 : k + 0.5);
+            Wire t = wm_tensor(name, types[i], DIMS(4), typed ? NULL : raw,
+                               4 * mpri_dtype_size((DType)types[i]));
             for (int k = 0; typed && k < 4; k++) {
                 uint16_t half;
                 memcpy(&half, raw + 2 * k, 2);
@@ -98,7 +103,9 @@ static const char *all_types(void)
 static void test_every_type_rounds_back(void **state)
 {
     (void)state;
-    static const char *const names[] = {"f32.raw", "f32.typed", "f16.raw", "f16.typed", "bf16.raw", "bf16.typed", "f64.raw", "f64.typed", "constant.w", "constant.floats"};
+    static const char *const names[] = {"f32.raw",    "f32.typed",      "f16.raw", "f16.typed",
+                                        "bf16.raw",   "bf16.typed",     "f64.raw", "f64.typed",
+                                        "constant.w", "constant.floats"};
     const char *path = all_types();
     ImportedModel *m = wm_import_ok(path);
     float same[10][4], other[10][4];
@@ -112,19 +119,24 @@ static void test_every_type_rounds_back(void **state)
         w[i] = (WeightPatch){names[i], same[i], 4};
     }
     ImportedModel *back = export_and_read(m, w, 10);
-    assert_true(same_bytes(path, out_path())); /* also where the master is narrower than the file: f64 */
+    assert_true(
+        same_bytes(path, out_path())); /* also where the master is narrower than the file: f64 */
     mpri_import_destroy(back, mpri_alloc_default());
     for (int i = 0; i < 10; i++) w[i].data = other[i];
     back = export_and_read(m, w, 10);
     for (int i = 0; i < 10; i++) {
-        const Value *v = mpri_graph_find_value(back->graph, names[i]), *before = mpri_graph_find_value(m->graph, names[i]);
+        const Value *v = mpri_graph_find_value(back->graph, names[i]),
+                    *before = mpri_graph_find_value(m->graph, names[i]);
         assert_int_equal(v->dtype, before->dtype);
-        for (int k = 0; k < 4; k++) assert_true(mpri_load_f64(v->dtype, v->data, k) == (k == 2 ? -3.25 : mpri_load_f64(v->dtype, before->data, k)));
+        for (int k = 0; k < 4; k++)
+            assert_true(mpri_load_f64(v->dtype, v->data, k) ==
+                        (k == 2 ? -3.25 : mpri_load_f64(v->dtype, before->data, k)));
     }
     size_t n;
     uint8_t *bytes = wm_read(out_path(), &n);
     int unknown = 0;
-    for (size_t i = 0; i + 2 < n; i++) unknown += bytes[i] == 0x98 && bytes[i + 1] == 0x06 && bytes[i + 2] == 7;
+    for (size_t i = 0; i + 2 < n; i++)
+        unknown += bytes[i] == 0x98 && bytes[i + 1] == 0x06 && bytes[i + 2] == 7;
     assert_int_equal(unknown, 8); /* field 99 survived everywhere */
     free(bytes);
     close_both(m, back);
@@ -156,13 +168,15 @@ static void test_merged_by_value(void **state)
     const float changed[4] = {2, 1, 1, 1};
     for (int how = 0; how < 3; how++) {
         Wire model = two_norms(how == 0, how == 2 ? 3 : 8);
-        const char *path = wm_write_model("norms.onnx", &model), *copy = how == 0 ? "n2.weight" : "norm2.weight";
+        const char *path = wm_write_model("norms.onnx", &model),
+                   *copy = how == 0 ? "n2.weight" : "norm2.weight";
         ImportedModel *m = wm_import_ok(path);
         const Param *p = wm_param(m, copy);
         assert_true(p->trained);
         assert_string_equal(p->identity_of, "n1.weight");
         assert_ptr_not_equal(p->value, wm_param(m, "n1.weight")->value);
-        WeightPatch same = {copy, p->value->data, 4}, other = {copy, changed, 4}, source = {"n1.weight", changed, 4};
+        WeightPatch same = {copy, p->value->data, 4}, other = {copy, changed, 4},
+                    source = {"n1.weight", changed, 4};
         ImportedModel *back = export_and_read(m, &same, 1);
         assert_true(same_bytes(path, out_path()));
         mpri_import_destroy(back, mpri_alloc_default());
@@ -174,7 +188,8 @@ static void test_merged_by_value(void **state)
         assert_int_equal(back->source->n_nodes, 2); /* the Identity is gone */
         assert_int_equal(back->n_overridable, how == 2 ? 3 : 0);
         mpri_import_destroy(back, mpri_alloc_default());
-        back = export_and_read(m, &source, 1); /* the copy stays as it was, although its source moved */
+        back = export_and_read(m, &source,
+                               1); /* the copy stays as it was, although its source moved */
         expect_values(back, copy, (const float[]){1, 1, 1, 1}, 4);
         expect_values(back, "n1.weight", changed, 4);
         close_both(m, back);
@@ -226,7 +241,8 @@ static void test_split_matrix(void **state)
     assert_string_equal(p->copies[0].name, "onnx::MatMul_9");
     WeightPatch w = {"table", changed, R * C};
     ImportedModel *back = export_and_read(m, &w, 1);
-    assert_int_equal(wm_param(back, "table")->n_copies, 1); /* still tied: both storages were written */
+    assert_int_equal(wm_param(back, "table")->n_copies,
+                     1); /* still tied: both storages were written */
     expect_values(back, "table", changed, R * C);
     close_both(m, back);
     Err err;
@@ -249,7 +265,10 @@ static const char *external_model(void)
     wm_value(&g, 11, "x", MPR_FLOAT32, D(4));
     for (int i = 0; i < 2; i++) {
         Wire t = wm_tensor(names[i], MPR_FLOAT32, DIMS(4), NULL, 0);
-        const char *pairs[4][2] = {{"location", "weights.bin"}, {"offset", offsets[i]}, {"length", "16"}, {"checksum", "abc"}};
+        const char *pairs[4][2] = {{"location", "weights.bin"},
+                                   {"offset", offsets[i]},
+                                   {"length", "16"},
+                                   {"checksum", "abc"}};
         for (int k = 0; k < 4; k++) {
             Wire e = wm_begin();
             wm_str(&e, 1, pairs[k][0]);
@@ -373,8 +392,12 @@ static void test_full_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type_rounds_back), cmocka_unit_test(test_merged_by_value), cmocka_unit_test(test_tie_options),
-        cmocka_unit_test(test_split_matrix),           cmocka_unit_test(test_external_data),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_type_rounds_back),
+        cmocka_unit_test(test_merged_by_value),
+        cmocka_unit_test(test_tie_options),
+        cmocka_unit_test(test_split_matrix),
+        cmocka_unit_test(test_external_data),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,8 @@ static void add_names(Wire *w, uint32_t number, const char *const *names)
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* A function of domain "local"; the caller adds nodes as field 7. */
-static Wire begin_function(const char *name, const char *const *in, const char *const *out, int64_t opset)
+static Wire begin_function(const char *name, const char *const *in, const char *const *out,
+                           int64_t opset)
 {
     Wire f = wm_begin(), set = wm_begin();
     wm_str(&f, 1, name);
@@ -58,11 +59,13 @@ static void expect(char *text, const char *const *lines)
     free(text);
 }
 
-/* Outer calls Inner twice; the inner names are kept apart; attributes are handed down, or defaulted. */
+/* Outer calls Inner twice; the inner names are kept apart; attributes are handed down, or
+ * defaulted. */
 static void test_nested_calls(void **state)
 {
     (void)state;
-    Wire f[2] = {begin_function("Outer", NAMES("a"), NAMES("b"), 17), begin_function("Inner", NAMES("p"), NAMES("q"), 17)};
+    Wire f[2] = {begin_function("Outer", NAMES("a"), NAMES("b"), 17),
+                 begin_function("Inner", NAMES("p"), NAMES("q"), 17)};
     Wire n = wm_node("local:Inner", "one", "a", "t"), a = wm_begin();
     wm_attr_int(&n, "way", 0);
     add_node(&f[0], &n);
@@ -86,15 +89,19 @@ static void test_nested_calls(void **state)
     wm_add_node(&g, "local:Outer", "call", "x", "y");
     wm_value(&g, 12, "y", MPR_FLOAT32, D(2, 3));
     Wire m = model_with(&g, f, 2);
-    expect(import_text(&m), NAMES("call/Outer/one/Inner/r: f32[2,3] = Relu(x)", "call/Outer/t: f32[2,3] = Softmax(call/Outer/one/Inner/r) {axis=0}",
-                                  "call/Outer/two/Inner/r: f32[2,3] = Relu(call/Outer/t)", "y: f32[2,3] = Softmax(call/Outer/two/Inner/r) {axis=1}"));
+    expect(import_text(&m),
+           NAMES("call/Outer/one/Inner/r: f32[2,3] = Relu(x)",
+                 "call/Outer/t: f32[2,3] = Softmax(call/Outer/one/Inner/r) {axis=0}",
+                 "call/Outer/two/Inner/r: f32[2,3] = Relu(call/Outer/t)",
+                 "y: f32[2,3] = Softmax(call/Outer/two/Inner/r) {axis=1}"));
 }
 
 /* The body's own opset decides what its nodes mean. */
 static void test_opset_of_the_body(void **state)
 {
     (void)state;
-    Wire f = begin_function("Old", NAMES("a"), NAMES("b"), 11), n = wm_node("Softmax", "s", "a", "b");
+    Wire f = begin_function("Old", NAMES("a"), NAMES("b"), 11),
+         n = wm_node("Softmax", "s", "a", "b");
     add_node(&f, &n);
     Wire g = wm_begin();
     wm_value(&g, 11, "x", MPR_FLOAT32, D(2, 3, 4));
@@ -139,7 +146,8 @@ static void test_constant_branch(void **state)
         GRAPH_ADD_NODE(&g, &n);
         wm_value(&g, 12, "y", MPR_FLOAT32, D(2));
         Wire m = wm_model(&g, 8, 17);
-        expect(import_text(&m), NAMES(taken ? "y: f32[2] = Add(x, if/branch/w)" : "y: f32[2] = Sub(x, if/branch/w)"));
+        expect(import_text(&m), NAMES(taken ? "y: f32[2] = Add(x, if/branch/w)"
+                                            : "y: f32[2] = Sub(x, if/branch/w)"));
     }
 }
 
@@ -161,8 +169,9 @@ static void test_builtin_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nested_calls),    cmocka_unit_test(test_opset_of_the_body), cmocka_unit_test(test_pass_through),
-        cmocka_unit_test(test_constant_branch), cmocka_unit_test(test_builtin_wins),
+        cmocka_unit_test(test_nested_calls), cmocka_unit_test(test_opset_of_the_body),
+        cmocka_unit_test(test_pass_through), cmocka_unit_test(test_constant_branch),
+        cmocka_unit_test(test_builtin_wins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

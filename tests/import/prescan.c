@@ -1,4 +1,5 @@
-/* Bytes before they are a model: limits, wire faults, cuts and flipped bits, small stacks, failing memory. */
+/* Bytes before they are a model: limits, wire faults, cuts and flipped bits, small stacks, failing
+ * memory. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,11 @@ static void test_counts_and_names(void **state)
     assert_error(MPR_E_LIMIT, &err, "4097", "4096", "attribute", "'many'");
     mpri_text_free(&m);
 
-    static const struct { const char *name; size_t n; const char *word; } bad[] = {{"a\0b", 3, "NUL"}, {"\xc0\xaf", 2, "UTF-8"}, {"\xff", 1, "UTF-8"}};
+    static const struct {
+        const char *name;
+        size_t n;
+        const char *word;
+    } bad[] = {{"a\0b", 3, "NUL"}, {"\xc0\xaf", 2, "UTF-8"}, {"\xff", 1, "UTF-8"}};
     for (size_t i = 0; i < 3; i++) {
         g = wm_begin();
         n = wm_begin();
@@ -91,27 +96,45 @@ static void test_counts_and_names(void **state)
 static void test_wire_faults(void **state)
 {
     (void)state;
-    static const struct { const char *bytes; size_t n; mpr_status code; const char *word; } rows[] = {
-        {"\x3b", 1, MPR_E_PROTO, "group"}, {"\x3c", 1, MPR_E_PROTO, "group"}, {"\x16\x01", 2, MPR_E_PROTO, "wire type"},
-        {"\x02\x00", 2, MPR_E_PROTO, "field number 0"}, {"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, MPR_E_PROTO, "ten bytes"},
-        {"\x08\x80", 2, MPR_E_PROTO, "cut"}, {"\x3a\x05" "abc", 5, MPR_E_PROTO, "past the end"},
-        {"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, MPR_E_PROTO, "past the end"}, {"\x38\x05", 2, MPR_E_PROTO, "graph"},
-        {"\x0a\x01\x08", 3, MPR_E_PROTO, "ir_version"}, {"\x08\x08\x08\x08", 4, MPR_E_INVALID_MODEL, "twice"}, {"\x3a\x00\x3a\x00", 4, MPR_E_INVALID_MODEL, "graph"},
+    static const struct {
+        const char *bytes;
+        size_t n;
+        mpr_status code;
+        const char *word;
+    } rows[] = {
+        {"\x3b", 1, MPR_E_PROTO, "group"},
+        {"\x3c", 1, MPR_E_PROTO, "group"},
+        {"\x16\x01", 2, MPR_E_PROTO, "wire type"},
+        {"\x02\x00", 2, MPR_E_PROTO, "field number 0"},
+        {"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, MPR_E_PROTO, "ten bytes"},
+        {"\x08\x80", 2, MPR_E_PROTO, "cut"},
+        {"\x3a\x05"
+         "abc",
+         5, MPR_E_PROTO, "past the end"},
+        {"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, MPR_E_PROTO, "past the end"},
+        {"\x38\x05", 2, MPR_E_PROTO, "graph"},
+        {"\x0a\x01\x08", 3, MPR_E_PROTO, "ir_version"},
+        {"\x08\x08\x08\x08", 4, MPR_E_INVALID_MODEL, "twice"},
+        {"\x3a\x00\x3a\x00", 4, MPR_E_INVALID_MODEL, "graph"},
         {"\x80\x80\x80\x80\x80\x20\x01", 7, MPR_E_PROTO, "field number above"},
     };
     Err err;
     mpr_limits limits = mpri_limits_fill(NULL);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         mpri_err_clear(&err);
-        mpr_status status = mpri_prescan((const uint8_t *)rows[i].bytes, rows[i].n, &limits, mpri_alloc_default(), &err);
+        mpr_status status = mpri_prescan((const uint8_t *)rows[i].bytes, rows[i].n, &limits,
+                                         mpri_alloc_default(), &err);
         if (status != rows[i].code) print_error("row %zu: %s\n", i, err.message);
         assert_int_equal(status, rows[i].code);
         assert_error(rows[i].code, &err, rows[i].word, "byte offset");
     }
     /* padded varints, unknown fields, packed and unpacked lists are legal */
     mpri_err_clear(&err);
-    static const char legal[] = "\x08\x88\x80\x80\x00\xf8\x07\x01\xf2\x07\x02zz\x3a\x0c\x2a\x0a\x0a\x02\x01\x02\x08\x03\x08\x04\x10\x01";
-    assert_ok(mpri_prescan((const uint8_t *)legal, sizeof legal - 1, &limits, mpri_alloc_default(), &err), &err);
+    static const char legal[] = "\x08\x88\x80\x80\x00\xf8\x07\x01\xf2\x07\x02zz\x3a\x0c\x2a\x0a\x0a"
+                                "\x02\x01\x02\x08\x03\x08\x04\x10\x01";
+    assert_ok(
+        mpri_prescan((const uint8_t *)legal, sizeof legal - 1, &limits, mpri_alloc_default(), &err),
+        &err);
 }
 
 /* ---- damaged files */
@@ -121,7 +144,8 @@ static Wire small_model(void)
     Wire g = wm_begin();
     wm_str(&g, 2, "small");
     wm_value(&g, 11, "x", MPR_FLOAT32, (const int64_t[]){-1, 4, -99});
-    wm_add_f32(&g, "fc.weight", (const int64_t[]){4, 3, -1}, (const float[12]){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+    wm_add_f32(&g, "fc.weight", (const int64_t[]){4, 3, -1},
+               (const float[12]){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
     wm_add_f32(&g, "fc.bias", (const int64_t[]){3, -1}, (const float[3]){1, 2, 3});
     Wire n = wm_node("Gemm", "fc", "x fc.weight fc.bias", "h");
     wm_attr_float(&n, "alpha", 1);
@@ -145,7 +169,9 @@ static void try_bytes(const char *bytes, size_t n, int *accepted)
         return;
     }
     mpri_err_clear(&err);
-    mpr_status valid = mpri_import_check_supported(m->graph, &err) ? MPR_OK : mpri_graph_validate(m->graph, "import", &err);
+    mpr_status valid = mpri_import_check_supported(m->graph, &err)
+                           ? MPR_OK
+                           : mpri_graph_validate(m->graph, "import", &err);
     assert_ok(valid, &err);
     mpri_import_destroy(m, mpri_alloc_default());
     ++*accepted;
@@ -185,7 +211,8 @@ static void test_small_stack(void **state)
 {
     (void)state;
     Wire deep = nested(3000), plain = small_model();
-    const char *paths[2] = {wm_write_model("deep.onnx", &deep), wm_write_model("plain.onnx", &plain)};
+    const char *paths[2] = {wm_write_model("deep.onnx", &deep),
+                            wm_write_model("plain.onnx", &plain)};
     static const mpr_status want[2] = {MPR_E_LIMIT, MPR_OK};
     for (int i = 0; i < 2; i++) {
         pthread_attr_t attr;
@@ -193,7 +220,8 @@ static void test_small_stack(void **state)
         void *err;
         pthread_attr_init(&attr);
         assert_int_equal(pthread_attr_setstacksize(&attr, 128 << 10), 0);
-        assert_int_equal(pthread_create(&thread, &attr, import_in_thread, (void *)(uintptr_t)paths[i]), 0);
+        assert_int_equal(
+            pthread_create(&thread, &attr, import_in_thread, (void *)(uintptr_t)paths[i]), 0);
         assert_int_equal(pthread_join(thread, &err), 0);
         assert_int_equal(((Err *)err)->code, want[i]);
         free(err);
@@ -253,8 +281,9 @@ static void test_failing_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nesting),        cmocka_unit_test(test_counts_and_names), cmocka_unit_test(test_wire_faults),
-        cmocka_unit_test(test_cuts_and_flips), cmocka_unit_test(test_small_stack),      cmocka_unit_test(test_failing_memory),
+        cmocka_unit_test(test_nesting),     cmocka_unit_test(test_counts_and_names),
+        cmocka_unit_test(test_wire_faults), cmocka_unit_test(test_cuts_and_flips),
+        cmocka_unit_test(test_small_stack), cmocka_unit_test(test_failing_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

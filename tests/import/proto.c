@@ -1,5 +1,5 @@
-/* Our statement of the messages against the file of an installed ONNX package: every name and number of
- * theirs must be ours. Theirs may be older, so ours may have more. */
+/* Our statement of the messages against the file of an installed ONNX package: every name and
+ * number of theirs must be ours. Theirs may be older, so ours may have more. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,26 +14,40 @@ typedef struct Pair {
 } Pair;
 
 static const Pair messages[] = {
-    {"AttributeProto", &onnx__attribute_proto__descriptor}, {"ValueInfoProto", &onnx__value_info_proto__descriptor},
-    {"NodeProto", &onnx__node_proto__descriptor}, {"TrainingInfoProto", &onnx__training_info_proto__descriptor},
-    {"ModelProto", &onnx__model_proto__descriptor}, {"StringStringEntryProto", &onnx__string_string_entry_proto__descriptor},
-    {"TensorAnnotation", &onnx__tensor_annotation__descriptor}, {"GraphProto", &onnx__graph_proto__descriptor},
-    {"TensorProto", &onnx__tensor_proto__descriptor}, {"Segment", &onnx__tensor_proto__segment__descriptor},
-    {"SparseTensorProto", &onnx__sparse_tensor_proto__descriptor}, {"TensorShapeProto", &onnx__tensor_shape_proto__descriptor},
-    {"Dimension", &onnx__tensor_shape_proto__dimension__descriptor}, {"TypeProto", &onnx__type_proto__descriptor},
-    {"Tensor", &onnx__type_proto__tensor__descriptor}, {"Sequence", &onnx__type_proto__sequence__descriptor},
-    {"Map", &onnx__type_proto__map__descriptor}, {"Optional", &onnx__type_proto__optional__descriptor},
-    {"SparseTensor", &onnx__type_proto__sparse_tensor__descriptor}, {"Opaque", &onnx__type_proto__opaque__descriptor},
-    {"OperatorSetIdProto", &onnx__operator_set_id_proto__descriptor}, {"FunctionProto", &onnx__function_proto__descriptor},
+    {"AttributeProto", &onnx__attribute_proto__descriptor},
+    {"ValueInfoProto", &onnx__value_info_proto__descriptor},
+    {"NodeProto", &onnx__node_proto__descriptor},
+    {"TrainingInfoProto", &onnx__training_info_proto__descriptor},
+    {"ModelProto", &onnx__model_proto__descriptor},
+    {"StringStringEntryProto", &onnx__string_string_entry_proto__descriptor},
+    {"TensorAnnotation", &onnx__tensor_annotation__descriptor},
+    {"GraphProto", &onnx__graph_proto__descriptor},
+    {"TensorProto", &onnx__tensor_proto__descriptor},
+    {"Segment", &onnx__tensor_proto__segment__descriptor},
+    {"SparseTensorProto", &onnx__sparse_tensor_proto__descriptor},
+    {"TensorShapeProto", &onnx__tensor_shape_proto__descriptor},
+    {"Dimension", &onnx__tensor_shape_proto__dimension__descriptor},
+    {"TypeProto", &onnx__type_proto__descriptor},
+    {"Tensor", &onnx__type_proto__tensor__descriptor},
+    {"Sequence", &onnx__type_proto__sequence__descriptor},
+    {"Map", &onnx__type_proto__map__descriptor},
+    {"Optional", &onnx__type_proto__optional__descriptor},
+    {"SparseTensor", &onnx__type_proto__sparse_tensor__descriptor},
+    {"Opaque", &onnx__type_proto__opaque__descriptor},
+    {"OperatorSetIdProto", &onnx__operator_set_id_proto__descriptor},
+    {"FunctionProto", &onnx__function_proto__descriptor},
     {"DeviceConfigurationProto", &onnx__device_configuration_proto__descriptor},
     {"NodeDeviceConfigurationProto", &onnx__node_device_configuration_proto__descriptor},
-    {"ShardingSpecProto", &onnx__sharding_spec_proto__descriptor}, {"ShardedDimProto", &onnx__sharded_dim_proto__descriptor},
+    {"ShardingSpecProto", &onnx__sharding_spec_proto__descriptor},
+    {"ShardedDimProto", &onnx__sharded_dim_proto__descriptor},
     {"SimpleShardedDimProto", &onnx__simple_sharded_dim_proto__descriptor},
     {"IntIntListEntryProto", &onnx__int_int_list_entry_proto__descriptor},
 };
 
 static const ProtobufCEnumDescriptor *const enums[] = {
-    &onnx__tensor_proto__data_type__descriptor, &onnx__tensor_proto__data_location__descriptor, &onnx__attribute_proto__attribute_type__descriptor,
+    &onnx__tensor_proto__data_type__descriptor,
+    &onnx__tensor_proto__data_location__descriptor,
+    &onnx__attribute_proto__attribute_type__descriptor,
 };
 
 static const ProtobufCMessageDescriptor *find_message(const char *name)
@@ -80,7 +94,8 @@ static void check_value(Scan *s, const char *name, int number)
     const ProtobufCEnumDescriptor *d = find_enum(s->stack[s->depth - 1]);
     if (!d) return; /* Version and OperatorStatus: not needed */
     const ProtobufCEnumValue *v = protobuf_c_enum_descriptor_get_value_by_name(d, name);
-    if (!v || v->value != number) print_error("%s.%s = %d is not ours\n", d->short_name, name, number);
+    if (!v || v->value != number)
+        print_error("%s.%s = %d is not ours\n", d->short_name, name, number);
     assert_non_null(v);
     assert_int_equal(v->value, number);
     s->values++;
@@ -136,12 +151,30 @@ static void test_same_names_and_numbers(void **state)
 static void test_newest_fields_are_there(void **state)
 {
     (void)state;
-    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__node_proto__descriptor, "metadata_props")->id, 9);
-    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__node_proto__descriptor, "overload")->id, 8);
-    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__node_proto__descriptor, "device_configurations")->id, 10);
-    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__function_proto__descriptor, "attribute_proto")->id, 11);
-    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__function_proto__descriptor, "value_info")->id, 12);
-    assert_int_equal(protobuf_c_enum_descriptor_get_value_by_name(&onnx__tensor_proto__data_type__descriptor, "FLOAT4E2M1")->value, 23);
+    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__node_proto__descriptor,
+                                                                     "metadata_props")
+                         ->id,
+                     9);
+    assert_int_equal(
+        protobuf_c_message_descriptor_get_field_by_name(&onnx__node_proto__descriptor, "overload")
+            ->id,
+        8);
+    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(&onnx__node_proto__descriptor,
+                                                                     "device_configurations")
+                         ->id,
+                     10);
+    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(
+                         &onnx__function_proto__descriptor, "attribute_proto")
+                         ->id,
+                     11);
+    assert_int_equal(protobuf_c_message_descriptor_get_field_by_name(
+                         &onnx__function_proto__descriptor, "value_info")
+                         ->id,
+                     12);
+    assert_int_equal(protobuf_c_enum_descriptor_get_value_by_name(
+                         &onnx__tensor_proto__data_type__descriptor, "FLOAT4E2M1")
+                         ->value,
+                     23);
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Every legal storage form loads to the same numbers; external data stays in its folder and range. */
+/* Every legal storage form loads to the same numbers; external data stays in its folder and range.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,9 @@ static void put_packed(Wire *t, uint32_t field, int type, bool packed)
     for (int i = 0; i < N; i++) {
         float f = (float)numbers[i];
         double d = numbers[i];
-        int64_t v = type == MPR_FLOAT16 ? mpri_f32_to_f16(f) : type == MPR_BFLOAT16 ? mpri_f32_to_bf16(f) : integers[i];
+        int64_t v = type == MPR_FLOAT16    ? mpri_f32_to_f16(f)
+                    : type == MPR_BFLOAT16 ? mpri_f32_to_bf16(f)
+                                           : integers[i];
         if (field == 4 && !packed) wm_f32(t, 4, f);
         else if (field == 4) mpri_text_bytes(&list, &f, 4);
         else if (field == 10) mpri_text_bytes(&list, &d, 8);
@@ -55,7 +58,8 @@ static void check_numbers(Wire *t, int type)
     const Value *w = mpri_graph_find_value(m->graph, "w");
     assert_int_equal(w->dtype, type);
     for (int i = 0; i < N; i++) {
-        if (mpri_dtype_is_float((DType)type)) assert_true(mpri_load_f64(w->dtype, w->data, i) == numbers[i]);
+        if (mpri_dtype_is_float((DType)type))
+            assert_true(mpri_load_f64(w->dtype, w->data, i) == numbers[i]);
         else assert_int_equal(mpri_load_i64(w->dtype, w->data, i), integers[i]);
     }
     mpri_import_destroy(m, mpri_alloc_default());
@@ -64,8 +68,12 @@ static void check_numbers(Wire *t, int type)
 static void test_forms(void **state)
 {
     (void)state;
-    static const struct { int type; uint32_t field; } forms[] = {
-        {MPR_FLOAT32, 4}, {MPR_FLOAT64, 10}, {MPR_FLOAT16, 5}, {MPR_BFLOAT16, 5}, {MPR_INT64, 7}, {MPR_INT32, 5}, {MPR_INT16, 5}, {MPR_INT8, 5},
+    static const struct {
+        int type;
+        uint32_t field;
+    } forms[] = {
+        {MPR_FLOAT32, 4}, {MPR_FLOAT64, 10}, {MPR_FLOAT16, 5}, {MPR_BFLOAT16, 5},
+        {MPR_INT64, 7},   {MPR_INT32, 5},    {MPR_INT16, 5},   {MPR_INT8, 5},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
         for (int how = 0; how < 3; how++) {
@@ -109,7 +117,8 @@ static void test_sparse(void **state)
         Wire g = wm_begin(), s = wm_begin();
         Wire v = wm_tensor("w", MPR_FLOAT32, (const int64_t[]){2, -1}, (const float[]){5, 7}, 8);
         static const int64_t flat[2] = {1, 5}, pairs[4] = {0, 1, 1, 2};
-        Wire i = full ? wm_tensor("", MPR_INT64, (const int64_t[]){2, 2, -1}, pairs, 32) : wm_tensor("", MPR_INT64, (const int64_t[]){2, -1}, flat, 16);
+        Wire i = full ? wm_tensor("", MPR_INT64, (const int64_t[]){2, 2, -1}, pairs, 32)
+                      : wm_tensor("", MPR_INT64, (const int64_t[]){2, -1}, flat, 16);
         wm_end(&s, 1, &v);
         wm_end(&s, 2, &i);
         wm_int(&s, 3, 2);
@@ -153,11 +162,14 @@ static void test_external(void **state)
     check_numbers(&t, MPR_FLOAT32);
     snprintf(path, sizeof path, "%s/sub", wm_folder());
     assert_int_equal(mkdir(path, 0700), 0);
-    wm_write("sub/odd.bin", (const char *)data + 5, 19); /* begins 3 bytes before the tensor: unaligned */
+    wm_write("sub/odd.bin", (const char *)data + 5,
+             19); /* begins 3 bytes before the tensor: unaligned */
     t = external("sub/odd.bin", "3", NULL);
     check_numbers(&t, MPR_FLOAT32);
 
-    static const char *const paths[] = {"", "/etc/passwd", "../w.bin", "sub/../../w.bin", "a\\b", "c:w.bin", ".", "sub", "sub/", "link.bin", "hard.bin", "pipe"};
+    static const char *const paths[] = {"",     "/etc/passwd", "../w.bin", "sub/../../w.bin",
+                                        "a\\b", "c:w.bin",     ".",        "sub",
+                                        "sub/", "link.bin",    "hard.bin", "pipe"};
     snprintf(path, sizeof path, "%s/link.bin", wm_folder());
     assert_int_equal(symlink("w.bin", path), 0);
     snprintf(path, sizeof path, "%s/pipe", wm_folder());
@@ -173,8 +185,17 @@ static void test_external(void **state)
     t = external("absent.bin", "0", "16");
     refuse(&t, MPR_E_EXTDATA_OPEN, "absent.bin", wm_folder());
 
-    static const char *const ranges[][2] = {{"-4", "16"}, {"0x3", "16"}, {"3 ", "16"}, {"", "16"}, {"99999999999999999999", "16"}, {"24", "16"}, {"0", "12"},
-                                            {"9223372036854775800", "16"}, {"0", "9223372036854775808"}, {"40", "16"}, {"0", NULL}};
+    static const char *const ranges[][2] = {{"-4", "16"},
+                                            {"0x3", "16"},
+                                            {"3 ", "16"},
+                                            {"", "16"},
+                                            {"99999999999999999999", "16"},
+                                            {"24", "16"},
+                                            {"0", "12"},
+                                            {"9223372036854775800", "16"},
+                                            {"0", "9223372036854775808"},
+                                            {"40", "16"},
+                                            {"0", NULL}};
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         t = external("w.bin", ranges[i][0], ranges[i][1]);
         refuse(&t, MPR_E_EXTDATA_RANGE, "tensor w", "w");
@@ -227,9 +248,12 @@ static void test_what_is_no_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),    cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_sparse),   cmocka_unit_test(test_external),
-        cmocka_unit_test(test_external_beside_the_links_target), cmocka_unit_test(test_what_is_no_file),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_external),
+        cmocka_unit_test(test_external_beside_the_links_target),
+        cmocka_unit_test(test_what_is_no_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

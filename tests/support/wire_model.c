@@ -99,7 +99,8 @@ Wire wm_node(const char *op, const char *name, const char *inputs, const char *o
     return n;
 }
 
-void wm_add_node(Wire *graph, const char *op, const char *name, const char *inputs, const char *outputs)
+void wm_add_node(Wire *graph, const char *op, const char *name, const char *inputs,
+                 const char *outputs)
 {
     Wire n = wm_node(op, name, inputs, outputs);
     wm_end(graph, 1, &n);

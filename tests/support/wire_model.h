@@ -1,4 +1,5 @@
-/* ONNX models written field by field, for the tests of the importer: any shape of file, valid or not. */
+/* ONNX models written field by field, for the tests of the importer: any shape of file, valid or
+ * not. */
 #ifndef MPRI_TESTS_WIRE_MODEL_H
 #define MPRI_TESTS_WIRE_MODEL_H
 
@@ -24,13 +25,15 @@ void wm_attr_ints(Wire *node, const char *name, int n, const int64_t *v);
 Wire wm_node(const char *op, const char *name, const char *inputs, const char *outputs);
 #define GRAPH_ADD_NODE(graph, node) wm_end((graph), 1, (node))
 /* Whole node without attributes. */
-void wm_add_node(Wire *graph, const char *op, const char *name, const char *inputs, const char *outputs);
+void wm_add_node(Wire *graph, const char *op, const char *name, const char *inputs,
+                 const char *outputs);
 
 /* Tensor with raw data; dims end with -1. */
 Wire wm_tensor(const char *name, int type, const int64_t *dims, const void *raw, size_t n);
 void wm_add_f32(Wire *graph, const char *name, const int64_t *dims, const float *v);
 void wm_add_i64(Wire *graph, const char *name, const int64_t *dims, const int64_t *v);
-/* Input (11), output (12) or value_info (13); dims below 0: symbol "d1" for -1, "d2" …; NULL: no shape. End: -99. */
+/* Input (11), output (12) or value_info (13); dims below 0: symbol "d1" for -1, "d2" …; NULL: no
+ * shape. End: -99. */
 void wm_value(Wire *graph, uint32_t number, const char *name, int type, const int64_t *dims);
 
 /* The model around a graph; consumes it. */
@@ -47,6 +50,7 @@ ImportedModel *wm_import(const char *path, const ImportOptions *o, Err *err);
 ImportedModel *wm_import_ok(const char *path);
 /* Text form of the graph, malloc'ed. */
 char *wm_graph_text(const ImportedModel *m);
-const Param *wm_param(const ImportedModel *m, const char *name); /* fails the test when there is none */
+const Param *wm_param(const ImportedModel *m,
+                      const char *name); /* fails the test when there is none */
 
 #endif

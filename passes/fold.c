@@ -138,7 +138,10 @@ mpr_status mpri_pass_fold(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     for (bool again = true; again;) {
         again = false;
         TRY(mpri_fold_evaluate(ctx, g, changed, err));
-        if (!ctx->o->no_fuse) TRY(mpri_fold_identities(g, &again, err));
+        if (!ctx->o->no_fuse) {
+            TRY(mpri_fold_identities(g, &again, err));
+            TRY(mpri_fold_slices(ctx, g, &again, err));
+        }
         *changed = *changed || again;
         if (mpri_graph_sweep(g)) *changed = true;
     }

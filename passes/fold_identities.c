@@ -122,40 +122,94 @@ static Value *rule_cast_chain(Builder *b, Node *n)
     return mpri_build_cast(b, inner->in[0], n->out[0]->dtype);
 }
 
+static Value *expanded(Builder *b, Value *x, const Shape *s)
+{
+    if (!x || mpri_shape_equal(&x->shape, s)) return x;
+    return mpri_build2(b, OP_Expand, NULL, x, mpri_build_i64s(b, s->rank, s->d));
+}
+
+/* Broadcast s into what was spanned so far; the two are known to fit. */
+static void span(Shape *all, const Shape *s)
+{
+    Shape r = {.rank = all->rank > s->rank ? all->rank : s->rank};
+    for (int i = 1; i <= r.rank; i++) {
+        Dim a = i <= all->rank ? all->d[all->rank - i] : 1,
+            b = i <= s->rank ? s->d[s->rank - i] : 1;
+        r.d[r.rank - i] = a == 1 ? b : a;
+    }
+    *all = r;
+}
+
 static Value *rule_where(Builder *b, Node *n)
 {
     double c;
     if (!mpri_rewrite_splat(n->in[0], &c)) return NULL;
     Value *x = n->in[c != 0 ? 1 : 2];
-    const Shape *s = &n->out[0]->shape;
-    if (x->dtype != n->out[0]->dtype) return NULL;
-    if (mpri_shape_equal(&x->shape, s)) return x;
-    return mpri_build2(b, OP_Expand, NULL, x, mpri_build_i64s(b, s->rank, s->d));
+    return x->dtype == n->out[0]->dtype ? expanded(b, x, &n->out[0]->shape) : NULL;
+}
+
+/* x and true, x or false. */
+static Value *rule_logic(Builder *b, Node *n)
+{
+    for (int k = 0; k < 2; k++) {
+        double c;
+        if (!mpri_rewrite_splat(n->in[k], &c) || (c != 0) != mpri_is(n, OP_And)) continue;
+        return expanded(b, n->in[1 - k], &n->out[0]->shape);
+    }
+    return NULL;
+}
+
+/* One constant position of a float tensor: a Slice, whose gradient fills zeros around it. */
+static Value *rule_gather_one(Builder *b, Node *n)
+{
+    const AxisParams *p = n->params;
+    Value *x = n->in[0];
+    double c;
+    if (!mpri_dtype_is_float(x->dtype) || !mpri_rewrite_scalar(n->in[1], &c)) return NULL;
+    int64_t axis = p->axis < 0 ? p->axis + x->shape.rank : p->axis;
+    int64_t dim = x->shape.d[axis], from = (int64_t)c < 0 ? (int64_t)c + dim : (int64_t)c;
+    if (from < 0 || from >= dim) return NULL;
+    if (dim > 1)
+        x = mpri_build(b, OP_Slice, NULL, 4,
+                       (Value *[]){x, mpri_build_i64s(b, 1, &from),
+                                   mpri_build_i64s(b, 1, (int64_t[]){from + 1}),
+                                   mpri_build_i64s(b, 1, &axis)},
+                       1, NULL);
+    return mpri_rewrite_reshape(b, x, &n->out[0]->shape);
+}
+
+/* An elementwise operator on expanded inputs works on fewer elements before the Expand; worth it
+ * when its readers broadcast too, which then need no Expand at all (masks). */
+static Value *rule_expand_below(Builder *b, Node *n)
+{
+    Value *in[8], *y = n->out[0];
+    Shape natural = {.rank = 0};
+    if (n->n_in > 8 || y->n_outputs) return NULL;
+    for (const Use *u = y->uses; u; u = u->next)
+        if (!(u->user->op->flags & OPF_ELEMENTWISE)) return NULL;
+    for (int k = 0; k < n->n_in; k++) {
+        Node *e = mpri_def(n->in[k]);
+        in[k] = mpri_is(e, OP_Expand) ? e->in[0] : n->in[k];
+        if (in[k]) span(&natural, &in[k]->shape);
+    }
+    if (mpri_shape_elements(&natural) >= mpri_shape_elements(&y->shape)) return NULL;
+    return expanded(b, mpri_build(b, n->op->id, n->params, n->n_in, in, 1, NULL), &y->shape);
 }
 
 /* Elementwise operators broadcast by themselves: an Expand before one is not needed when the other
  * inputs still span the output. Rewires n; nothing is replaced. */
 static bool drop_expand(Node *n)
 {
-    const Shape *out = &n->out[0]->shape;
     bool any = false;
     for (int k = 0; k < n->n_in; k++) {
         Node *e = mpri_def(n->in[k]);
         if (!mpri_is(e, OP_Expand)) continue;
-        int64_t span[MPRI_MAX_RANK] = {0};
-        int rank = 0;
+        Shape natural = {.rank = 0};
         for (int j = 0; j < n->n_in; j++) {
             const Value *v = j == k ? e->in[0] : n->in[j];
-            if (!v) continue;
-            if (v->shape.rank > rank) rank = v->shape.rank;
-            for (int i = 0; i < v->shape.rank; i++) {
-                Dim d = v->shape.d[v->shape.rank - 1 - i];
-                if (span[i] == 0 || d != 1) span[i] = d == 0 ? -1 : d;
-            }
+            if (v) span(&natural, &v->shape);
         }
-        bool same = rank == out->rank;
-        for (int i = 0; same && i < rank; i++) same = span[i] == out->d[rank - 1 - i];
-        if (!same) continue;
+        if (!mpri_shape_equal(&natural, &n->out[0]->shape)) continue;
         mpri_node_set_input(n, k, e->in[0]);
         any = true;
     }
@@ -190,6 +244,9 @@ static const struct {
     {OP_Sub, rule_neutral},
     {OP_Mul, rule_neutral},
     {OP_Div, rule_neutral},
+    {OP_And, rule_logic},
+    {OP_Or, rule_logic},
+    {OP_Gather, rule_gather_one},
     {OP_Cast, rule_cast_chain},
     {OP_Where, rule_where},
 };
@@ -200,16 +257,15 @@ mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err)
         next = n->next;
         if (n->n_out != 1 || !n->out[0] || !mpri_shape_const(&n->out[0]->shape)) continue;
         if ((n->op->flags & OPF_ELEMENTWISE) && drop_expand(n)) *changed = true;
-        for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-            if (rules[i].op != n->op->id) continue;
-            Builder b = mpri_rewrite_builder(g, n, err);
-            Value *to = rules[i].rule(&b, n);
-            TRY(b.failed);
-            if (!to) continue;
-            mpri_rewrite_forward(g, n, to);
-            *changed = true;
-            break;
-        }
+        Builder b = mpri_rewrite_builder(g, n, err);
+        Value *to = NULL;
+        for (size_t i = 0; i < sizeof rules / sizeof *rules && !to; i++)
+            if (rules[i].op == n->op->id) to = rules[i].rule(&b, n);
+        if (!to && (n->op->flags & OPF_ELEMENTWISE)) to = rule_expand_below(&b, n);
+        TRY(b.failed);
+        if (!to) continue;
+        mpri_rewrite_forward(g, n, to);
+        *changed = true;
     }
     return MPR_OK;
 }

@@ -29,6 +29,8 @@ Value *mpri_rewrite_transpose(Builder *b, Value *x, const int *perm);
 mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 /* passes/fold_identities.c: operators that change nothing, merged layout and casts. */
 mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err);
+/* passes/fold_slices.c: slices that cut a tensor into all its parts become one Split. */
+mpr_status mpri_fold_slices(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 /* passes/bind.c: trained parameters become slots "param:<name>", f32 (f64 when forced). */
 mpr_status mpri_bind_params(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 

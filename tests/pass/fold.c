@@ -225,6 +225,76 @@ static void expand_before_elementwise_goes(void **state)
           "output z = z\n}\n");
 }
 
+static void masks_are_computed_before_they_are_expanded(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input ids: i64[2,3]\n"
+          "input x: f32[2,4,3,3]\n"
+          "const k: i64[2] = [1,2]\n"
+          "const all: bool[1,1,3,1] = [1,1,1]\n"
+          "const low: f32[] = -9\n"
+          "const zero: f32[] = 0\n"
+          "b = Cast(ids) {to=bool}\n"
+          "u = Unsqueeze(b, k)\n"
+          "a = And(all, u)\n"
+          "m = Where(a, zero, low)\n"
+          "y = Add(x, m)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input ids: i64[2,3]\n"
+          "input x: f32[2,4,3,3]\n"
+          "const k: i64[2] = [1,2]\n"
+          "const low: f32[] = -9\n"
+          "const zero: f32[] = 0\n"
+          "b: bool[2,3] = Cast(ids) {to=bool}\n"
+          "u: bool[2,1,1,3] = Unsqueeze(b, k)\n"
+          "Where: f32[2,1,1,3] = Where(u, zero, low) @ \"Where\"\n"
+          "y: f32[2,4,3,3] = Add(x, Where)\n"
+          "output y = y\n"
+          "}\n");
+}
+
+static void slices_that_cut_all_become_a_split(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[3,2,4]\n"
+          "const zero: i64[1] = [0]\n"
+          "const two: i64[1] = [2]\n"
+          "const far: i64[1] = [9223372036854775807]\n"
+          "const minus: i64[1] = [-1]\n"
+          "const i0: i64[] = 0\n"
+          "const i1: i64[] = -2\n"
+          "const i2: i64[] = 2\n"
+          "a = Slice(x, two, far, minus) @ \"/second\"\n"
+          "b = Slice(x, zero, two, minus) @ \"/first\"\n"
+          "r = Sub(a, b)\n"
+          "q = Gather(x, i0) @ \"/q\"\n"
+          "k = Gather(x, i1) @ \"/k\"\n"
+          "v = Gather(x, i2) @ \"/v\"\n"
+          "s = Sum(q, k, v)\n"
+          "output r = r\n"
+          "output s = s\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[3,2,4]\n"
+          "const i64s_3: i64[2] = [2,4]\n"
+          "const i64s_7: i64[2] = [2,4]\n"
+          "const i64s_11: i64[2] = [2,4]\n"
+          "const i64s_12: i64[3] = [1,1,1]\n"
+          "const i64s_13: i64[2] = [2,2]\n"
+          "b: f32[3,2,2], a: f32[3,2,2] = Split(x, i64s_13) {axis=2} @ \"/first\"\n"
+          "/q/Slice: f32[1,2,4], /k/Slice: f32[1,2,4], /v/Slice: f32[1,2,4] = Split(x, i64s_12) @ \"/q/Slice\"\n"
+          "r: f32[3,2,2] = Sub(a, b)\n"
+          "/q/Reshape: f32[2,4] = Reshape(/q/Slice, i64s_3) @ \"/q/Reshape\"\n"
+          "/k/Reshape: f32[2,4] = Reshape(/k/Slice, i64s_7) @ \"/k/Reshape\"\n"
+          "/v/Reshape: f32[2,4] = Reshape(/v/Slice, i64s_11) @ \"/v/Reshape\"\n"
+          "s: f32[2,4] = Sum(/q/Reshape, /k/Reshape, /v/Reshape)\n"
+          "output r = r\n"
+          "output s = s\n"
+          "}\n");
+}
+
 static void bad_constant_index_is_named(void **state)
 {
     (void)state;
@@ -250,6 +320,8 @@ int main(void)
         cmocka_unit_test(chains_merge),
         cmocka_unit_test(rounding_casts_stay),
         cmocka_unit_test(expand_before_elementwise_goes),
+        cmocka_unit_test(masks_are_computed_before_they_are_expanded),
+        cmocka_unit_test(slices_that_cut_all_become_a_split),
         cmocka_unit_test(bad_constant_index_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

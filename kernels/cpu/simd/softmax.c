@@ -39,24 +39,29 @@ VF_FN float row_max(DType t, const void *x, int64_t at, int64_t n)
 
 VF_FN vf exp_from(vf x, vf top) { return vf_exp(x - top); }
 
-/* exp(x - top) into y (f32), returns the sum. */
+/* exp(x - top) into y (f32), returns the sum; joined every SUM_BLOCK elements as in run_sum. */
 VF_FN float row_exp(DType t, const void *x, float *y, int64_t at, int64_t n, vf top)
 {
-    vf s0 = vf_zero(), s1 = s0;
-    int64_t j = 0;
-    for (; j + 2 * VF_LANES <= n; j += 2 * VF_LANES) {
-        vf e0 = exp_from(vf_ld(t, x, at + j), top), e1 = exp_from(vf_ld(t, x, at + j + VF_LANES), top);
-        vf_store(y + at + j, e0);
-        vf_store(y + at + j + VF_LANES, e1);
-        s0 += e0;
-        s1 += e1;
+    double sum = 0;
+    for (int64_t j = 0; j < n;) {
+        int64_t end = least(n, j + SUM_BLOCK);
+        vf s0 = vf_zero(), s1 = s0;
+        for (; j + 2 * VF_LANES <= end; j += 2 * VF_LANES) {
+            vf e0 = exp_from(vf_ld(t, x, at + j), top), e1 = exp_from(vf_ld(t, x, at + j + VF_LANES), top);
+            vf_store(y + at + j, e0);
+            vf_store(y + at + j + VF_LANES, e1);
+            s0 += e0;
+            s1 += e1;
+        }
+        for (; j < end; j += VF_LANES) {
+            int k = (int)least(VF_LANES, end - j);
+            vf_store_n(y + at + j, exp_from(vf_ld_n(t, x, at + j, k), top), k);
+            s0 += vf_load_n(y + at + j, k);
+        }
+        j = end;
+        sum += (double)vf_hsum(s0 + s1);
     }
-    for (; j < n; j += VF_LANES) {
-        int k = (int)least(VF_LANES, n - j);
-        vf_store_n(y + at + j, exp_from(vf_ld_n(t, x, at + j, k), top), k);
-        s0 += vf_load_n(y + at + j, k);
-    }
-    return vf_hsum(s0 + s1);
+    return (float)sum;
 }
 
 VF_FN void row_fill(const Job *job, int64_t at, float v)

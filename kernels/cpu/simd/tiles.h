@@ -64,9 +64,11 @@ typedef struct Rows {
 
 VF_FN Rows rows_from(const Tensor *t, int axis) { return (Rows){span(t, 0, axis), span(t, axis, t->rank)}; }
 
-/* f(v) summed over elements [i, i + n) of a typed buffer: four interleaved vectors, joined in one order. */
+/* f(v) summed over elements [i, i + n) of a typed buffer: four interleaved vectors, joined in one order every
+ * SUM_BLOCK elements, so that the rounding error of a long run stays that of a short one. */
+enum { SUM_BLOCK = 4096 };
 typedef vf (*RunFn)(vf v, vf arg);
-VF_FN float run_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf arg)
+VF_FN float block_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf arg)
 {
     vf s0 = vf_zero(), s1 = s0, s2 = s0, s3 = s0;
     int64_t j = 0;
@@ -83,6 +85,12 @@ VF_FN float run_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf ar
         s1 += vf_load_n(last, (int)(n - j));
     }
     return vf_hsum((s0 + s1) + (s2 + s3));
+}
+VF_FN float run_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf arg)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < n; j += SUM_BLOCK) sum += (double)block_sum(t, p, i + j, least(SUM_BLOCK, n - j), f, arg);
+    return (float)sum;
 }
 VF_FN vf run_value(vf v, vf arg) { (void)arg; return v; }
 

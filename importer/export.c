@@ -378,6 +378,7 @@ static mpr_status write_model(Export *x, const char *path, Err *err)
 static mpr_status export_all(Export *x, const char *path, const WeightPatch *w, int n, Err *err)
 {
     TRY(refuse_source(x->m, path, err));
+    TRY(mpri_source_unchanged(x->m->source, err));
     TRY(sort_patches(x, w, n, err));
     TRY(patch_initializers(x, err));
     TRY(patch_merged(x, err));

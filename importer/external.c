@@ -235,6 +235,7 @@ mpr_status mpri_source_external(Source *s, Arena *arena, const char *tensor, con
         return mpri_err_set(err, MPR_E_EXTDATA_OPEN, "tensor %s: %s", mpri_err_name(tensor),
                             strerrordesc_np(errno));
     m->size = (size_t)st.st_size;
+    m->changed = mpri_source_time(&st);
     if (m->size > 0) {
         void *p = mmap(NULL, m->size, PROT_READ, MAP_PRIVATE, m->fd, 0);
         if (p == MAP_FAILED)

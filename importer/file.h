@@ -9,9 +9,13 @@ typedef struct SourceMap { /* one mapped external data file */
     int fd;
     const uint8_t *bytes;
     size_t size;
+    int64_t changed;
     struct SourceMap *next;
 } SourceMap;
 
+/* Time of the last change in nanoseconds. */
+struct stat;
+int64_t mpri_source_time(const struct stat *st);
 /* Opens and maps a model; nothing of it is interpreted. MPR_E_IO for what cannot be opened, a
  * folder, a pipe or a device (opening never blocks). The Source lives in the arena;
  * mpri_source_close unmaps. */

@@ -82,6 +82,7 @@ static mpr_status import(Import *im, const char *path, Err *err)
     TRY(read_file(im, path, err));
     TRY(mpri_import_unpack(im, err));
     TRY(mpri_import_tensors(im, err));
+    TRY(mpri_source_unchanged(im->src, err));
     TRY(mpri_scope_check(im, &scope, err));
     TRY(expand(im, &scope, err));
     TRY(mpri_ties_find(im, &scope, &ties, err));

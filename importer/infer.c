@@ -15,8 +15,7 @@ static mpr_status check_declared(const Value *v, DType declared, Err *err)
                         mpri_dtype_long(v->dtype));
 }
 
-/* Types and shapes of the inputs, in the standard's words: what the error of a shape rule is about.
- */
+/* Types and shapes of the inputs, in the standard's words: what the error of a shape rule is about. */
 static mpr_status tell_inputs(const Graph *g, const Node *n, Err *err)
 {
     char text[1200], shape[200];

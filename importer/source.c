@@ -34,6 +34,11 @@ static int above_standard(int fd)
     return moved;
 }
 
+int64_t mpri_source_time(const struct stat *st)
+{
+    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
 static mpr_status map_file(Source *s, const char *path, Err *err)
 {
     struct stat st;
@@ -45,6 +50,7 @@ static mpr_status map_file(Source *s, const char *path, Err *err)
     if (!S_ISREG(st.st_mode))
         return io_error(err, path, "is a pipe, socket or device, a regular file is needed");
     s->size = (size_t)st.st_size;
+    s->changed = mpri_source_time(&st);
     if (s->size == 0) return MPR_OK;
     void *p = mmap(NULL, s->size, PROT_READ, MAP_PRIVATE, s->fd, 0);
     if (p == MAP_FAILED) return io_error(err, path, strerrordesc_np(errno));
@@ -79,6 +85,24 @@ void mpri_source_close(Source *s)
     s->bytes = NULL;
     if (s->fd >= 0) close(s->fd);
     s->fd = -1;
+}
+
+static mpr_status unchanged(int fd, size_t size, int64_t changed, const char *name, Err *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) == 0 && (size_t)st.st_size == size && mpri_source_time(&st) == changed)
+        return MPR_OK;
+    mpri_err_set(err, MPR_E_IO, "%s changed while it was in use", mpri_err_name(name));
+    return mpri_err_advice(err, "leave the model and its data alone while it is loaded; write new "
+                                "versions to another file and rename");
+}
+
+mpr_status mpri_source_unchanged(const Source *s, Err *err)
+{
+    TRY(unchanged(s->fd, s->size, s->changed, s->path, err));
+    for (const SourceMap *m = s->maps; m; m = m->next)
+        TRY(unchanged(m->fd, m->size, m->changed, m->location, err));
+    return MPR_OK;
 }
 
 /* ---- what people pass instead of a model */

@@ -35,6 +35,7 @@ typedef struct Source {
     int fd;
     const uint8_t *bytes; /* whole file, mapped read-only */
     size_t size;
+    int64_t changed; /* time of the last change, ns: to notice a file that moves under us */
     char *path, *folder;
     SourceField graph; /* field 7 of ModelProto */
     SourceField *nodes;
@@ -49,6 +50,10 @@ typedef struct Source {
     struct SourceMap *maps;
     int n_maps;
 } Source;
+
+/* MPR_E_IO when the model or a data file of it has another size or time of change than when it was
+ * mapped: its pages may be gone, so this is asked before large reads of them. */
+mpr_status mpri_source_unchanged(const Source *s, Err *err);
 
 /* Wire-level edits: replace [at, at+len) by new bytes; insertions have len 0. Lengths of the
  * enclosing graph message are recomputed. Edits are applied in file order and must not overlap. */

@@ -268,15 +268,15 @@ MPR_API void mpr_free_text(mpr_context *ctx, char *text);
 
 typedef struct mpr_param_group { /* parameters whose name matches the glob; the first matching group wins */
     const char *glob;
-    float learning_rate, weight_decay;
+    double learning_rate, weight_decay;
 } mpr_param_group;
 
 typedef struct mpr_adamw {
     size_t size;
-    float learning_rate;   /* 1e-3 when 0 and !zero_is_zero */
-    float beta1, beta2;    /* 0.9, 0.999 */
-    float epsilon;         /* 1e-8 */
-    float weight_decay;    /* 0.01 in PyTorch; here what you write */
+    double learning_rate;  /* 1e-3 when 0 and !zero_is_zero */
+    double beta1, beta2;   /* 0.9, 0.999 */
+    double epsilon;        /* 1e-8 */
+    double weight_decay;   /* 0.01 in PyTorch; here what you write */
     bool no_decay_rank01;  /* leave parameters of rank 0 and 1 undecayed */
     bool zero_is_zero;     /* take zero fields literally instead of as defaults */
     bool l2;               /* Adam with L2 instead of decoupled decay */
@@ -287,7 +287,7 @@ typedef struct mpr_adamw {
 
 typedef struct mpr_sgd {
     size_t size;
-    float learning_rate, momentum, weight_decay;
+    double learning_rate, momentum, weight_decay;
     bool nesterov, no_decay_rank01;
     const mpr_param_group *groups;
     int group_count;
@@ -299,8 +299,8 @@ MPR_API MPR_MUST_USE mpr_status mpr_optimizer_adamw(mpr_session *s, const mpr_ad
 MPR_API MPR_MUST_USE mpr_status mpr_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out);
 MPR_API void mpr_optimizer_destroy(mpr_optimizer *opt); /* before its session */
 /* Base rate; groups keep their ratio to it. */
-MPR_API MPR_MUST_USE mpr_status mpr_optimizer_set_learning_rate(mpr_optimizer *opt, float learning_rate);
-MPR_API float mpr_optimizer_learning_rate(const mpr_optimizer *opt);
+MPR_API MPR_MUST_USE mpr_status mpr_optimizer_set_learning_rate(mpr_optimizer *opt, double learning_rate);
+MPR_API double mpr_optimizer_learning_rate(const mpr_optimizer *opt);
 /* Clip by global norm; *norm (may be NULL) is the norm before clipping. max_norm 0: measure only. With a
  * scaler, mpr_scaler_unscale must come before (MPR_E_ORDER). torch.nn.utils.clip_grad_norm_. */
 MPR_API MPR_MUST_USE mpr_status mpr_optimizer_clip_grad_norm(mpr_optimizer *opt, float max_norm, float *norm);
@@ -350,7 +350,9 @@ MPR_API MPR_MUST_USE mpr_status mpr_scaler_load(mpr_scaler *scaler, const char *
 
 /* ---------------------------------------------------------------- data and schedules */
 
-/* Data files (.npz or .safetensors; several = shards), one array per input plus labels, all with the same number of rows. */
+/* Data files (.npz, .safetensors, .csv; several = shards), one array per input plus labels, all with the same
+ * number of rows. CSV: a header line; a column with an input's name, or columns NAME0 NAME1 …, feed it; a model
+ * with one float input takes all columns but the labels. */
 typedef struct mpr_dataset_options {
     size_t size;
     const char *labels;             /* NULL: labels, label or y */
@@ -400,7 +402,7 @@ typedef struct mpr_step_result {
     float loss;              /* mean over the micro-batches of the window, unscaled */
     float grad_norm;         /* before clipping, unscaled */
     float scale;             /* used in this step */
-    float learning_rate;     /* used in this step */
+    double learning_rate;    /* used in this step */
     const char *first_bad;   /* first non-finite node and tensor, or NULL; good until the next step */
 } mpr_step_result;
 

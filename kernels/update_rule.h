@@ -48,10 +48,12 @@ static inline bool mpri_update_begin(const KernelCall *c)
     return true;
 }
 
-static inline float mpri_update_hyper(const KernelCall *c, int index, const Floats *factor, int64_t param)
+enum { HYPER_RATE, HYPER_DECAY, HYPER_BETA1, HYPER_BETA2, HYPER_EPSILON, HYPER_MOMENTUM = HYPER_BETA1, HYPER_DAMPENING };
+
+static inline double mpri_update_hyper(const KernelCall *c, int index, const Floats *factor, int64_t param)
 {
-    float v = ((const float *)c->in[1].data)[index];
-    return factor->n ? v * factor->v[param] : v;
+    double v = ((const double *)c->in[1].data)[index];
+    return factor && factor->n ? v * (double)factor->v[param] : v;
 }
 
 typedef struct SgdRule {
@@ -62,8 +64,9 @@ typedef struct SgdRule {
 static inline SgdRule mpri_update_sgd(const KernelCall *c, int64_t param)
 {
     const SgdParams *p = c->params;
-    return (SgdRule){mpri_update_hyper(c, 0, &p->lr_scale, param), mpri_update_hyper(c, 1, &p->decay_scale, param),
-                     p->momentum, 1 - p->dampening, mpri_update_state(c)[STATE_STEP] == 1, p->nesterov != 0};
+    return (SgdRule){(float)mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param), (float)mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param),
+                     (float)mpri_update_hyper(c, HYPER_MOMENTUM, NULL, 0), (float)(1 - mpri_update_hyper(c, HYPER_DAMPENING, NULL, 0)),
+                     mpri_update_state(c)[STATE_STEP] == 1, p->nesterov != 0};
 }
 
 typedef struct AdamRule {
@@ -76,13 +79,12 @@ typedef struct AdamRule {
 static inline AdamRule mpri_update_adam(const KernelCall *c, int64_t param)
 {
     const AdamParams *p = c->params;
-    float lr = mpri_update_hyper(c, 0, &p->lr_scale, param), wd = mpri_update_hyper(c, 1, &p->decay_scale, param);
+    double lr = mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param), wd = mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param);
+    double beta1 = mpri_update_hyper(c, HYPER_BETA1, NULL, 0), beta2 = mpri_update_hyper(c, HYPER_BETA2, NULL, 0);
     double t = mpri_update_state(c)[STATE_STEP];
-    AdamRule r = {.keep = 1 - lr * wd, .wd = wd, .beta2 = p->beta2, .rest1 = 1 - p->beta1, .rest2 = 1 - p->beta2,
-                  .epsilon = p->epsilon, .decoupled = p->decoupled != 0};
-    r.step_size = (float)((double)lr / (1 - pow((double)p->beta1, t)));
-    r.bc = (float)sqrt(1 - pow((double)p->beta2, t));
-    return r;
+    return (AdamRule){.keep = (float)(1 - lr * wd), .wd = (float)wd, .beta2 = (float)beta2, .rest1 = (float)(1 - beta1), .rest2 = (float)(1 - beta2),
+                      .step_size = (float)(lr / (1 - pow(beta1, t))), .bc = (float)sqrt(1 - pow(beta2, t)),
+                      .epsilon = (float)mpri_update_hyper(c, HYPER_EPSILON, NULL, 0), .decoupled = p->decoupled != 0};
 }
 
 #endif

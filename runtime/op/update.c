@@ -14,7 +14,7 @@
  * ClipGradNorm(state, max_norm f32 scalar slot, g_0 … g_n)
  *     norm = f32(sqrt(state[1])); state[2] = norm. Unless state[0] is set or max_norm is 0:
  *     factor = min(1, max_norm / (norm + 1e-6f)) in f32, g = g * factor.
- * SgdStep(state, hyper f32[8] slot, then p, g, buf per parameter)      torch.optim.SGD
+ * SgdStep(state, hyper f64[8] slot, then p, g, buf per parameter)      torch.optim.SGD
  *     d = g + wd * p; momentum 0: buf is absent and unused. buf = first step ? d : momentum * buf +
  *     (1 - dampening) * d; d = nesterov ? d + momentum * buf : buf; p = p - lr * d.
  * AdamStep(state, hyper, then p, g, m, v per parameter)                torch.optim.Adam, AdamW
@@ -22,25 +22,21 @@
  *     v = b2 * v + (1 - b2) * g * g; with t = step count: step_size = f32(lr / (1 - b1^t)) and
  *     bc = f32(sqrt(1 - b2^t)), both computed in f64;
  *     p = p - step_size * (m / (sqrt(v) / bc + eps)).
- *     Both steps do nothing when state[0] is set; else state[3], the step count, grows by one
- *     first.
- *     hyper[0] = learning rate, hyper[1] = weight decay; a parameter's own factors multiply them.
- *     The other entries of state and hyper are zero. One step operator per state: the count is its
- *     own. */
+ * Both steps do nothing when state[0] is set; else state[3], the step count, grows by one first.
+ *     One step operator per state: the count is its own.
+ *     hyper: learning rate, weight decay, then beta1, beta2, epsilon (AdamStep) or momentum,
+ *     dampening (SgdStep). A parameter's own factors multiply the first two. What a parameter's
+ *     rule needs (1 - lr * wd, 1 - beta1, step_size …) is computed in f64 and rounded once.
+ * The other entries of state and hyper are zero. */
 #include "runtime/op/rules.h"
 
 static const AttrRow adam_attrs[] = {
-    ATTR(AdamParams, beta1, "beta1", FLOAT, .def_float = 0.9f),
-    ATTR(AdamParams, beta2, "beta2", FLOAT, .def_float = 0.999f),
-    ATTR(AdamParams, epsilon, "epsilon", FLOAT, .def_float = 1e-8f),
     ATTR_FLAG(AdamParams, decoupled, "decoupled", 1),
     ATTR(AdamParams, decay_scale, "decay_scale", FLOATS),
     ATTR(AdamParams, lr_scale, "lr_scale", FLOATS),
     ATTR_END,
 };
 static const AttrRow sgd_attrs[] = {
-    ATTR(SgdParams, momentum, "momentum", FLOAT),
-    ATTR(SgdParams, dampening, "dampening", FLOAT),
     ATTR_FLAG(SgdParams, nesterov, "nesterov", 0),
     ATTR(SgdParams, decay_scale, "decay_scale", FLOATS),
     ATTR(SgdParams, lr_scale, "lr_scale", FLOATS),
@@ -79,7 +75,7 @@ static mpr_status check_groups(InferCtx *c, int size, bool last_optional)
 static mpr_status check_factors(InferCtx *c, int size, Floats decay, Floats rate)
 {
     int64_t n = (c->n->n_in - FIRST) / size;
-    TRY(check_slot(c, 1, MPR_FLOAT32, &(Shape){.rank = 1, .d = {8}}, "hyper"));
+    TRY(check_slot(c, 1, MPR_FLOAT64, &(Shape){.rank = 1, .d = {8}}, "hyper"));
     if ((decay.n && decay.n != n) || (rate.n && rate.n != n))
         return mpri_err_set(c->err, MPR_E_INTERNAL,
                             "%s: %lld decay and %lld rate factors for %lld parameters",
@@ -106,7 +102,7 @@ static mpr_status infer_gradients(InferCtx *c)
 static mpr_status infer_sgd(InferCtx *c)
 {
     const SgdParams *p = c->n->params;
-    TRY(check_groups(c, 3, p->momentum == 0));
+    TRY(check_groups(c, 3, true));
     return check_factors(c, 3, p->decay_scale, p->lr_scale);
 }
 

@@ -70,6 +70,22 @@ static mpr_status read_file(Loader *l, const char *file, uint8_t **bytes, size_t
     return status;
 }
 
+/* All files that are not there, at once. */
+static mpr_status check_files(Loader *l)
+{
+    static const char *const names[] = { MPRI_STATE_FILE, MPRI_WEIGHTS_FILE, MPRI_OPTIMIZER_FILE };
+    char missing[128] = "";
+    for (int i = 0; i < 3; i++) {
+        struct stat st;
+        const char *path = mpri_arena_printf(&l->arena, "%s/%s", l->directory, names[i]);
+        if (!path) return mpri_err_nomem(l->err, 0);
+        if (stat(path, &st) == 0) continue;
+        strcat(missing, *missing ? ", " : "");
+        strcat(missing, names[i]);
+    }
+    return *missing ? refuse(l, missing, "missing") : MPR_OK;
+}
+
 /* ---- state.json ---- */
 
 static const char last_line[] = "\"xxh128\": \"%s\"}\n";
@@ -137,6 +153,7 @@ static mpr_status loader_begin(Loader *l, mpr_session *s, const char *directory,
         mpri_err_set(err, MPR_E_CHECKPOINT, "there is no checkpoint folder '%s'", mpri_err_name(directory));
         return mpri_err_advice(err, "name a checkpoint-N folder, or last");
     }
+    TRY(check_files(l));
     TRY(read_state(l));
     TRY(read_tensors(l, MPRI_WEIGHTS_FILE, &l->weights));
     return read_tensors(l, MPRI_OPTIMIZER_FILE, &l->optimizer);

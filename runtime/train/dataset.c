@@ -57,11 +57,24 @@ static mpr_status choose_keys(mpr_dataset *d, const DataFile *f, Err *err)
     return MPR_OK;
 }
 
+/* A table feeds a model with one float input from all of its columns. */
+static void offer_rest(const mpr_dataset *d, DataFile *f)
+{
+    const char *input = NULL, *labels = NULL;
+    int n = 0;
+    for (int i = 0; i < d->n_arrays; i++) {
+        const DataArray *a = &d->arrays[i];
+        if (is_labels(d, a->input)) labels = a->key;
+        else if (n++ == 0 && mpri_dtype_is_float(a->input->dtype)) input = a->key;
+    }
+    if (n == 1 && input) mpri_data_rest(f, input, labels);
+}
+
 static void note_unread(const mpr_dataset *d, const DataFile *f, const char *path)
 {
     for (int k = 0; k < mpri_data_count(f); k++) {
         bool read = false;
-        for (int i = 0; i < d->n_arrays && !read; i++) read = !strcmp(d->arrays[i].key, mpri_data_key(f, k));
+        for (int i = 0; i < d->n_arrays && !read; i++) read = mpri_data_reads(f, d->arrays[i].key, mpri_data_key(f, k));
         if (!read) mpri_log(&d->s->ctx->log, MPR_LOG_NOTICE, "%s: array '%s' is not read by the model", path, mpri_err_name(mpri_data_key(f, k)));
     }
 }
@@ -186,6 +199,7 @@ static mpr_status load_file(mpr_dataset *d, const char *path, bool first, Err *e
     DataFile *f;
     TRY(mpri_data_open(d->s->ctx, path, &f, err));
     mpr_status status = first ? choose_keys(d, f, err) : MPR_OK;
+    if (status == MPR_OK) offer_rest(d, f);
     for (int i = 0; status == MPR_OK && i < d->n_arrays; i++) status = load_array(d, &d->arrays[i], f, path, err);
     if (status == MPR_OK) status = check_rows_equal(d, path, err);
     if (status == MPR_OK) note_unread(d, f, path);

@@ -6,10 +6,14 @@
 #include "runtime/train/session.h"
 #include "runtime/train/tensors.h"
 
-/* ---- one data file (data_file.c): .npz or .safetensors by contents ---- */
+/* ---- one data file (data_file.c): .npz, .safetensors or .csv ---- */
 typedef struct DataFile DataFile;
 mpr_status mpri_data_open(mpr_context *ctx, const char *path, DataFile **out, Err *err);
 bool mpri_data_has(const DataFile *f, const char *key);
+/* Does reading `key` use the array (CSV: column) `name`? */
+bool mpri_data_reads(const DataFile *f, const char *key, const char *name);
+/* CSV: `input` gets all columns but `labels` when none has its name. */
+void mpri_data_rest(DataFile *f, const char *input, const char *labels);
 /* "'x', 'labels'" for messages. */
 void mpri_data_keys(const DataFile *f, Text *out);
 int mpri_data_count(const DataFile *f);

@@ -162,6 +162,7 @@ static mpr_status put_bill(Inspect *i, const char *const *bind, bool first)
         mpri_text_add(&i->out, "%-24s %12zu %12zu %12zu %12zu %12zu\n", *label ? label : "as in the file", b.parameters, b.gradients, b.activations,
                       b.activations_lower_bound, b.constants);
     }
+    if (status != MPR_OK && *label) mpri_err_where(i->err, "--bind %s", label);
     mpri_session_close(s);
     return status;
 }

@@ -10,7 +10,7 @@
 /* ---- making one ---- */
 
 typedef struct OptimizerSetup { /* what both kinds have in common */
-    float rate, decay;
+    double rate, decay;
     bool no_decay_rank01;
     const mpr_param_group *groups;
     int n_groups;
@@ -24,7 +24,7 @@ static mpr_status bad_number(Err *err, const char *name, double value, const cha
     return mpri_err_advice(err, "the usual values are learning_rate 1e-3, beta1 0.9, beta2 0.999, epsilon 1e-8");
 }
 
-static mpr_status check_rate(const char *name, float v, Err *err)
+static mpr_status check_rate(const char *name, double v, Err *err)
 {
     return v >= 0 && isfinite(v) ? MPR_OK : bad_number(err, name, v, "finite and >= 0");
 }
@@ -50,17 +50,20 @@ static mpr_status check_globs(const mpr_session *s, const char *const *globs, Er
     return MPR_OK;
 }
 
+/* Without a base decay the groups' own values stand for themselves. */
 static void apply_group(OptimizerParam *op, const OptimizerSetup *u)
 {
+    double base = u->decay > 0 ? u->decay : 1;
     op->rate_ratio = 1;
-    op->decay = u->decay;
+    op->decay_ratio = u->decay > 0 ? 1 : 0;
     for (int g = 0; g < u->n_groups; g++) {
-        if (!mpri_glob(u->groups[g].glob, op->p->name) && !mpri_glob(u->groups[g].glob, op->p->public_name)) continue;
-        op->rate_ratio = u->groups[g].learning_rate / u->rate;
-        op->decay = u->groups[g].weight_decay;
+        const mpr_param_group *group = &u->groups[g];
+        if (!mpri_glob(group->glob, op->p->name) && !mpri_glob(group->glob, op->p->public_name)) continue;
+        op->rate_ratio = (float)(mpri_optimizer_decimal(group->learning_rate) / u->rate);
+        op->decay_ratio = (float)(mpri_optimizer_decimal(group->weight_decay) / base);
         return;
     }
-    if (u->no_decay_rank01 && op->p->shape.rank < 2) op->decay = 0;
+    if (u->no_decay_rank01 && op->p->shape.rank < 2) op->decay_ratio = 0;
 }
 
 static mpr_status take_params(mpr_optimizer *opt, const OptimizerSetup *u, Err *err)
@@ -94,20 +97,19 @@ static mpr_status take_params(mpr_optimizer *opt, const OptimizerSetup *u, Err *
         op->p->owner = opt;
     }
     opt->rate = u->rate;
+    opt->decay = u->decay > 0 ? u->decay : 1;
     return MPR_OK;
 }
 
-static mpr_status make(mpr_session *s, OptimizerKind kind, const OptimizerSetup *u, const AdamParams *adam, const SgdParams *sgd,
-                       mpr_optimizer **out, Err *err)
+/* model: kind and numbers, the rest is filled in. */
+static mpr_status make(mpr_session *s, const mpr_optimizer *model, const OptimizerSetup *u, mpr_optimizer **out, Err *err)
 {
     mpr_optimizer *opt = CONTEXT_NEW(s->ctx, mpr_optimizer);
     if (!opt) return mpri_err_nomem(err, sizeof(*opt));
+    *opt = *model;
     mpri_handle_init(&opt->h, HANDLE_OPTIMIZER, &s->h);
     mpri_arena_init(&opt->arena, &s->ctx->alloc, 0);
     opt->s = s;
-    opt->kind = kind;
-    if (adam) opt->adam = *adam;
-    if (sgd) opt->sgd = *sgd;
     s->children++;
     mpr_status status = take_params(opt, u, err);
     if (status == MPR_OK) status = mpri_optimizer_make_slots(opt, err);
@@ -117,6 +119,13 @@ static mpr_status make(mpr_session *s, OptimizerKind kind, const OptimizerSetup 
     }
     *out = opt;
     return MPR_OK;
+}
+
+double mpri_optimizer_decimal(float v)
+{
+    char text[32];
+    double d;
+    return mpri_parse_f64(mpri_print_f32(text, v), &d) ? d : (double)v;
 }
 
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err)
@@ -133,9 +142,13 @@ mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_op
     if (!(o.beta1 >= 0 && o.beta1 < 1)) return bad_number(err, "beta1", o.beta1, "0 <= beta1 < 1");
     if (!(o.beta2 >= 0 && o.beta2 < 1)) return bad_number(err, "beta2", o.beta2, "0 <= beta2 < 1");
     TRY(check_rate("epsilon", o.epsilon, err));
-    AdamParams adam = { .beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .decoupled = !o.l2 };
-    OptimizerSetup u = { o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0, o.parameters };
-    return make(s, OPTIMIZER_ADAM, &u, &adam, NULL, out, err);
+    mpr_optimizer model = {
+        .kind = OPTIMIZER_ADAM, .beta1 = mpri_optimizer_decimal(o.beta1), .beta2 = mpri_optimizer_decimal(o.beta2),
+        .epsilon = mpri_optimizer_decimal(o.epsilon), .decoupled = !o.l2,
+    };
+    OptimizerSetup u = { mpri_optimizer_decimal(o.learning_rate), mpri_optimizer_decimal(o.weight_decay), o.no_decay_rank01, o.groups,
+                         o.groups ? o.group_count : 0, o.parameters };
+    return make(s, &model, &u, out, err);
 }
 
 mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out, Err *err)
@@ -145,9 +158,10 @@ mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimi
     TRY(mpri_take_options(&o, sizeof(o), options, "mpr_sgd", err));
     if (!(o.momentum >= 0 && o.momentum < 1)) return bad_number(err, "momentum", o.momentum, "0 <= momentum < 1");
     if (o.nesterov && o.momentum == 0) return bad_number(err, "momentum", 0, "> 0 with nesterov");
-    SgdParams sgd = { .momentum = o.momentum, .nesterov = o.nesterov };
-    OptimizerSetup u = { o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0, o.parameters };
-    return make(s, OPTIMIZER_SGD, &u, NULL, &sgd, out, err);
+    mpr_optimizer model = { .kind = OPTIMIZER_SGD, .momentum = mpri_optimizer_decimal(o.momentum), .nesterov = o.nesterov };
+    OptimizerSetup u = { mpri_optimizer_decimal(o.learning_rate), mpri_optimizer_decimal(o.weight_decay), o.no_decay_rank01, o.groups,
+                         o.groups ? o.group_count : 0, o.parameters };
+    return make(s, &model, &u, out, err);
 }
 
 void mpri_optimizer_destroy(mpr_optimizer *opt)
@@ -165,17 +179,17 @@ void mpri_optimizer_destroy(mpr_optimizer *opt)
 
 const char *mpri_optimizer_name(const mpr_optimizer *opt)
 {
-    return opt->kind == OPTIMIZER_SGD ? "sgd" : opt->adam.decoupled ? "adamw" : "adam";
+    return opt->kind == OPTIMIZER_SGD ? "sgd" : opt->decoupled ? "adamw" : "adam";
 }
 
-mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, float rate, Err *err)
+mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, double rate, Err *err)
 {
     TRY(check_rate("learning_rate", rate, err));
     opt->rate = rate;
     return MPR_OK;
 }
 
-float mpri_optimizer_rate(const mpr_optimizer *opt)
+double mpri_optimizer_rate(const mpr_optimizer *opt)
 {
     return opt->rate;
 }
@@ -309,7 +323,8 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err)
 {
     const double clean = 0; /* whether to step was decided by the caller */
-    float hyper[2] = { opt->rate, 1 }; /* a parameter's own factor is its weight decay */
+    /* a parameter's own factor is its weight decay */
+    const double hyper[5] = { opt->rate, 1, opt->factors[0], opt->factors[1], opt->factors[2] };
     TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
     TRY(put(opt, &opt->hyper, 0, hyper, sizeof(hyper), err));
     return run(opt, UPDATE_STEP, err);

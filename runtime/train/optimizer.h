@@ -10,7 +10,7 @@ typedef enum OptimizerKind { OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerKind;
 typedef struct OptimizerParam {
     SessionParam *p;
     float rate_ratio;      /* on the base rate */
-    float decay;
+    float decay_ratio;     /* on the base decay */
     const char *moment[2]; /* slot names; NULL: none */
 } OptimizerParam;
 
@@ -32,6 +32,9 @@ struct mpr_optimizer {
     Plan *plan[UPDATE_PARTS]; /* for the gradients that are present; made anew when that set changes */
     bool *planned;         /* per parameter: in the plans */
 };
+
+/* A float option as the decimal number that people write: 0.9f means 0.9. */
+double mpri_optimizer_decimal(float v);
 
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err);
 mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out, Err *err);

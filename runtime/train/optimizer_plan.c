@@ -34,7 +34,7 @@ mpr_status mpri_optimizer_make_slots(mpr_optimizer *opt, Err *err)
     TRY(own_slot(opt, "scale", MPR_FLOAT32, 0, &opt->scale, err));
     TRY(own_slot(opt, "max_norm", MPR_FLOAT32, 0, &opt->max_norm, err));
     opt->s->optimizers++;
-    if (opt->kind == OPTIMIZER_SGD && opt->sgd.momentum == 0) return MPR_OK;
+    if (opt->kind == OPTIMIZER_SGD && opt->factors[0] == 0) return MPR_OK;
     for (int i = 0; i < opt->n_params; i++)
         for (int k = 0; k < 2 && kinds[k]; k++) {
             OptimizerParam *op = &opt->params[i];
@@ -93,7 +93,7 @@ static mpr_status fill_factors(UpdateGraph *u, Floats *decay, Floats *rate)
     int64_t n = 0;
     for (int i = 0; i < u->opt->n_params; i++) {
         if (!u->opt->params[i].p->present) continue;
-        d[n] = u->opt->params[i].decay;
+        d[n] = u->opt->params[i].decay_ratio;
         r[n++] = u->opt->params[i].rate_ratio;
     }
     *decay = (Floats){ n, d };

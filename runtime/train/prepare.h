@@ -16,7 +16,7 @@ struct mpr_prepared {
     mpr_schedule *schedule;  /* NULL: constant rate */
     mpr_scaler *scaler;      /* owned */
     mpr_prepare_options o;
-    float base_rate;
+    double base_rate;
     /* position */
     int64_t epoch, batch;    /* next batch to bind */
     int64_t steps, updates;  /* attempts, real updates */

@@ -77,7 +77,7 @@ mpr_status mpri_trainer_summary(mpr_trainer *tr, char **text, Err *err)
     mpri_text_add(&t, "loss         %s\n", s->loss);
     mpri_text_add(&t, "precision    %s, FP32 master weights; loss scale %s%s\n", precision_text(s), mpri_print_f32(a, tr->p->scaler->scale),
                   tr->p->scaler->o.constant ? "" : ", dynamic");
-    mpri_text_add(&t, "optimizer    %s, learning rate %s, weight decay %s, schedule %s\n", mpri_optimizer_name(tr->opt), mpri_print_f32(a, tr->p->base_rate),
+    mpri_text_add(&t, "optimizer    %s, learning rate %s, weight decay %s, schedule %s\n", mpri_optimizer_name(tr->opt), mpri_print_f64(a, tr->p->base_rate),
                   mpri_print_f64(b, mpri_option_float(tr->o, OPT_WEIGHT_DECAY)), mpri_option_text(tr->o, OPT_SCHEDULER));
     if (tr->train)
         mpri_text_add(&t, "data         %lld rows%s, batches of %lld x %d, %lld steps\n", (long long)tr->train->rows,

@@ -110,7 +110,7 @@ mpr_status mpri_trainer_log_step(mpr_trainer *t, Err *err)
     mpri_text_put(&m, ", \"grad_norm\": ");
     mpri_json_f32(&m, t->last.grad_norm);
     mpri_text_put(&m, ", \"learning_rate\": ");
-    mpri_json_f32(&m, t->last.learning_rate);
+    mpri_json_f64(&m, t->last.learning_rate);
     mpri_text_put(&m, ", \"loss_scale\": ");
     mpri_json_f32(&m, t->last.scale);
     mpri_text_add(&m, ", \"skipped_steps\": %lld, \"updates\": %lld", (long long)t->p->scaler->skips, (long long)t->p->updates);

@@ -75,19 +75,19 @@ static mpr_status open_session(mpr_trainer *t, Err *err)
 
 static mpr_status make_optimizer(mpr_trainer *t, Err *err)
 {
-    float rate = (float)mpri_option_float(t->o, OPT_LEARNING_RATE), decay = (float)mpri_option_float(t->o, OPT_WEIGHT_DECAY);
+    double rate = mpri_option_float(t->o, OPT_LEARNING_RATE), decay = mpri_option_float(t->o, OPT_WEIGHT_DECAY);
     bool all = mpri_option_flag(t->o, OPT_DECAY_ALL);
     if (mpri_option_is(t->o, OPT_OPTIM, "sgd")) {
         mpr_sgd o = {
             .size = sizeof(o), .learning_rate = rate, .weight_decay = decay, .no_decay_rank01 = !all,
-            .momentum = (float)mpri_option_float(t->o, OPT_MOMENTUM), .nesterov = mpri_option_flag(t->o, OPT_NESTEROV),
+            .momentum = mpri_option_float(t->o, OPT_MOMENTUM), .nesterov = mpri_option_flag(t->o, OPT_NESTEROV),
         };
         return mpri_optimizer_sgd(t->s, &o, &t->opt, err);
     }
     mpr_adamw o = {
         .size = sizeof(o), .learning_rate = rate, .weight_decay = decay, .no_decay_rank01 = !all, .zero_is_zero = true,
-        .beta1 = (float)mpri_option_float(t->o, OPT_BETA1), .beta2 = (float)mpri_option_float(t->o, OPT_BETA2),
-        .epsilon = (float)mpri_option_float(t->o, OPT_EPSILON), .l2 = mpri_option_is(t->o, OPT_OPTIM, "adam"),
+        .beta1 = mpri_option_float(t->o, OPT_BETA1), .beta2 = mpri_option_float(t->o, OPT_BETA2),
+        .epsilon = mpri_option_float(t->o, OPT_EPSILON), .l2 = mpri_option_is(t->o, OPT_OPTIM, "adam"),
     };
     return mpri_optimizer_adamw(t->s, &o, &t->opt, err);
 }

@@ -147,11 +147,11 @@ static void clipping(void **state)
     mpri_arena_destroy(&w.arena);
 }
 
-static void sgd_plain(World *w) { add(w, STATE); add(w, "f32[8]=0.5 0 0 0 0 0 0 0"); add(w, "f32[2]=1 2"); add(w, "f32[2]=2 -2"); w->n++; }
+static void sgd_plain(World *w) { add(w, STATE); add(w, "f64[8]=0.5 0 0 0 0 0 0 0"); add(w, "f32[2]=1 2"); add(w, "f32[2]=2 -2"); w->n++; }
 static void sgd_buffer(World *w)
 {
     add(w, STATE);
-    add(w, "f32[8]=0.5 0.25 0 0 0 0 0 0");
+    add(w, "f64[8]=0.5 0.25 0.5 0.25 0 0 0 0");
     for (int i = 0; i < 2; i++) {
         add(w, "f32[1]=1");
         add(w, "f32[1]=2");
@@ -162,7 +162,7 @@ static void sgd_found(World *w) { sgd_buffer(w); ((double *)w->in[0].data)[0] = 
 static void sgd_large(World *w)
 {
     add(w, STATE);
-    add(w, "f32[8]=0.01 0.1 0 0 0 0 0 0");
+    add(w, "f64[8]=0.01 0.1 0.5 0.25 0 0 0 0");
     add_random(w, 150001, 1, 1);
     add_random(w, 150001, 2, 1);
     add_random(w, 150001, 3, 1);
@@ -175,7 +175,7 @@ static void sgd(void **state)
     assert_true(value(&w, 2, 0) == 0 && value(&w, 2, 1) == 3 && value(&w, 0, STATE_STEP) == 1);
     mpri_arena_destroy(&w.arena);
     const float scale[] = {1, 0}, lr[] = {1, 2};
-    SgdParams p = {.momentum = 0.5f, .dampening = 0.25f, .decay_scale = {2, scale}, .lr_scale = {2, lr}};
+    SgdParams p = {.decay_scale = {2, scale}, .lr_scale = {2, lr}};
     w = run(OP_SgdStep, &p, sgd_buffer, 2);
     /* first: d = 2.25, buf = 2.25, p = -0.125; then d = 1.96875, buf = 1.125 + 1.4765625, p - 0.5 buf */
     assert_true(value(&w, 4, 0) == 2.6015625 && value(&w, 2, 0) == -0.125 - 1.30078125);
@@ -196,7 +196,7 @@ static void sgd(void **state)
 static void adam_small(World *w)
 {
     add(w, STATE);
-    add(w, "f32[8]=0.125 0.5 0 0 0 0 0 0");
+    add(w, "f64[8]=0.125 0.5 0.5 0.75 1e-8 0 0 0");
     add(w, "f32[2]=1 1");
     add(w, "f32[2]=4 0");
     add(w, "f32[2]=");
@@ -206,7 +206,7 @@ static void adam_found(World *w) { adam_small(w); ((double *)w->in[0].data)[0] =
 static void adam_large(World *w)
 {
     add(w, STATE);
-    add(w, "f32[8]=0.001 0.01 0 0 0 0 0 0");
+    add(w, "f64[8]=0.001 0.01 0.9 0.999 1e-8 0 0 0");
     for (int i = 0; i < 2; i++) {
         int64_t n = i ? 70001 : 31;
         add_random(w, n, 1, 1);
@@ -219,7 +219,7 @@ static void adam_large(World *w)
 static void adam(void **state)
 {
     (void)state;
-    AdamParams p = {.beta1 = 0.5f, .beta2 = 0.75f, .epsilon = 1e-8f, .decoupled = 1};
+    AdamParams p = {.decoupled = 1};
     World w = run(OP_AdamStep, &p, adam_small, 1);
     /* first step: the corrected moments are g and g^2, so the update is lr; zero gradient: decay only */
     assert_true(fabs(value(&w, 2, 0) - (0.9375 - 0.125)) < 1e-7 && value(&w, 2, 1) == 0.9375);
@@ -233,7 +233,7 @@ static void adam(void **state)
     assert_true(value(&w, 2, 0) == 1 && value(&w, 4, 0) == 0 && value(&w, 0, STATE_STEP) == 0);
     mpri_arena_destroy(&w.arena);
     for (int decoupled = 0; decoupled < 2; decoupled++) {
-        p = (AdamParams){.beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .decoupled = decoupled};
+        p = (AdamParams){.decoupled = decoupled};
         w = run(OP_AdamStep, &p, adam_large, 3);
         mpri_arena_destroy(&w.arena);
     }

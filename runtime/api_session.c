@@ -224,12 +224,12 @@ mpr_status mpr_optimizer_set_learning_rate(mpr_optimizer *opt, double learning_r
 {
     ApiCall c;
     if (!mpri_api_enter(&c, opt, HANDLE_OPTIMIZER)) return c.status;
-    return mpri_api_leave(&c, mpri_optimizer_set_rate(opt, mpri_optimizer_decimal(learning_rate), c.err));
+    return mpri_api_leave(&c, mpri_optimizer_set_rate(opt, learning_rate, c.err));
 }
 
 double mpr_optimizer_learning_rate(const mpr_optimizer *opt)
 {
-    return mpri_handle_is(opt, HANDLE_OPTIMIZER) ? (float)mpri_optimizer_rate(opt) : 0;
+    return mpri_handle_is(opt, HANDLE_OPTIMIZER) ? mpri_optimizer_rate(opt) : 0;
 }
 
 mpr_status mpr_optimizer_clip_grad_norm(mpr_optimizer *opt, float max_norm, float *norm)

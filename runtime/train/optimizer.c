@@ -59,8 +59,8 @@ static void apply_group(OptimizerParam *op, const OptimizerSetup *u)
     for (int g = 0; g < u->n_groups; g++) {
         const mpr_param_group *group = &u->groups[g];
         if (!mpri_glob(group->glob, op->p->name) && !mpri_glob(group->glob, op->p->public_name)) continue;
-        op->rate_ratio = (float)(mpri_optimizer_decimal(group->learning_rate) / u->rate);
-        op->decay_ratio = (float)(mpri_optimizer_decimal(group->weight_decay) / base);
+        op->rate_ratio = (float)(group->learning_rate / u->rate);
+        op->decay_ratio = (float)(group->weight_decay / base);
         return;
     }
     if (u->no_decay_rank01 && op->p->shape.rank < 2) op->decay_ratio = 0;
@@ -121,33 +121,24 @@ static mpr_status make(mpr_session *s, const mpr_optimizer *model, const Optimiz
     return MPR_OK;
 }
 
-double mpri_optimizer_decimal(float v)
-{
-    char text[32];
-    double d;
-    return mpri_parse_f64(mpri_print_f32(text, v), &d) ? d : (double)v;
-}
-
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err)
 {
     *out = NULL;
     mpr_adamw o;
     TRY(mpri_take_options(&o, sizeof(o), options, "mpr_adamw", err));
     if (!o.zero_is_zero) {
-        if (o.learning_rate == 0) o.learning_rate = 1e-3f;
-        if (o.beta1 == 0) o.beta1 = 0.9f;
-        if (o.beta2 == 0) o.beta2 = 0.999f;
-        if (o.epsilon == 0) o.epsilon = 1e-8f;
+        if (o.learning_rate == 0) o.learning_rate = 1e-3;
+        if (o.beta1 == 0) o.beta1 = 0.9;
+        if (o.beta2 == 0) o.beta2 = 0.999;
+        if (o.epsilon == 0) o.epsilon = 1e-8;
     }
     if (!(o.beta1 >= 0 && o.beta1 < 1)) return bad_number(err, "beta1", o.beta1, "0 <= beta1 < 1");
     if (!(o.beta2 >= 0 && o.beta2 < 1)) return bad_number(err, "beta2", o.beta2, "0 <= beta2 < 1");
     TRY(check_rate("epsilon", o.epsilon, err));
     mpr_optimizer model = {
-        .kind = OPTIMIZER_ADAM, .beta1 = mpri_optimizer_decimal(o.beta1), .beta2 = mpri_optimizer_decimal(o.beta2),
-        .epsilon = mpri_optimizer_decimal(o.epsilon), .decoupled = !o.l2,
+        .kind = OPTIMIZER_ADAM, .factors = { o.beta1, o.beta2, o.epsilon }, .decoupled = !o.l2,
     };
-    OptimizerSetup u = { mpri_optimizer_decimal(o.learning_rate), mpri_optimizer_decimal(o.weight_decay), o.no_decay_rank01, o.groups,
-                         o.groups ? o.group_count : 0, o.parameters };
+    OptimizerSetup u = { o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0, o.parameters };
     return make(s, &model, &u, out, err);
 }
 
@@ -158,9 +149,8 @@ mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimi
     TRY(mpri_take_options(&o, sizeof(o), options, "mpr_sgd", err));
     if (!(o.momentum >= 0 && o.momentum < 1)) return bad_number(err, "momentum", o.momentum, "0 <= momentum < 1");
     if (o.nesterov && o.momentum == 0) return bad_number(err, "momentum", 0, "> 0 with nesterov");
-    mpr_optimizer model = { .kind = OPTIMIZER_SGD, .momentum = mpri_optimizer_decimal(o.momentum), .nesterov = o.nesterov };
-    OptimizerSetup u = { mpri_optimizer_decimal(o.learning_rate), mpri_optimizer_decimal(o.weight_decay), o.no_decay_rank01, o.groups,
-                         o.groups ? o.group_count : 0, o.parameters };
+    mpr_optimizer model = { .kind = OPTIMIZER_SGD, .factors = { o.momentum }, .nesterov = o.nesterov };
+    OptimizerSetup u = { o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0, o.parameters };
     return make(s, &model, &u, out, err);
 }
 
@@ -323,8 +313,7 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err)
 {
     const double clean = 0; /* whether to step was decided by the caller */
-    /* a parameter's own factor is its weight decay */
-    const double hyper[5] = { opt->rate, 1, opt->factors[0], opt->factors[1], opt->factors[2] };
+    const double hyper[5] = { opt->rate, opt->decay, opt->factors[0], opt->factors[1], opt->factors[2] };
     TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
     TRY(put(opt, &opt->hyper, 0, hyper, sizeof(hyper), err));
     return run(opt, UPDATE_STEP, err);

@@ -23,7 +23,7 @@ struct mpr_optimizer {
     Arena arena;
     OptimizerParam *params;
     int n_params;
-    double rate;
+    double rate, decay;    /* base values */
     double factors[3];     /* beta1, beta2, epsilon; or momentum, dampening */
     bool decoupled, nesterov;
     /* slots: state f64[8] and hyper f64[8] as update.c says, and two scalars */
@@ -32,9 +32,6 @@ struct mpr_optimizer {
     Plan *plan[UPDATE_PARTS]; /* for the gradients that are present; made anew when that set changes */
     bool *planned;         /* per parameter: in the plans */
 };
-
-/* A float option as the decimal number that people write: 0.9f means 0.9. */
-double mpri_optimizer_decimal(float v);
 
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err);
 mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out, Err *err);

@@ -152,7 +152,7 @@ static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
     r->learning_rate = p->base_rate * factor;
     r->scale = sc->o.disabled ? 1 : sc->scale;
     r->loss = (float)(p->loss_sum / p->length);
-    TRY(mpri_optimizer_set_rate(p->opt, rate, err));
+    TRY(mpri_optimizer_set_rate(p->opt, r->learning_rate, err));
     TRY(mpri_scaler_unscale(sc, p->opt, err));
     TRY(mpri_optimizer_clip(p->opt, p->o.max_grad_norm, &r->grad_norm, err));
     if (p->loss_bad) TRY(mpri_scaler_poison(sc, p->opt, err));

@@ -22,8 +22,12 @@ static mpr_status check_options(InferCtx *c, int ratio)
     return MPR_OK;
 }
 
+/* The first inference numbers the node's random stream. Clones of the graph keep the number: no two
+ * nodes draw alike, and a node draws alike for every bound shape. */
 static mpr_status infer_dropout(InferCtx *c)
 {
+    DropoutParams *p = c->n->params;
+    if (p->stream == 0) p->stream = c->n->id + 1;
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
     TRY(check_options(c, 1));
     TRY(mpri_op_infer_same(c));

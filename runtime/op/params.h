@@ -117,6 +117,9 @@ typedef struct ReshapeParams {
 typedef struct TransposeParams {
     Ints perm; /* empty = reversed */
 } TransposeParams;
+typedef struct TriluParams {
+    int64_t upper; /* 1: keep on and above diagonal k (input 1, default 0); 0: on and below */
+} TriluParams;
 typedef struct SplitParams {
     int64_t axis, num_outputs;
 } SplitParams;
@@ -159,7 +162,7 @@ typedef struct ConvParams {
  * 1/(1-ratio); ratio 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */
 typedef struct DropoutParams {
     int64_t seed;
-    int64_t stream; /* internal: number of the random stream, the same in every clone */
+    int64_t stream; /* internal: number of the random stream; 0 = given at the first inference */
 } DropoutParams;
 
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */

@@ -14,7 +14,7 @@
 #include "importer/tensors.h"
 #include "runtime/op/ops.h"
 
-enum { DEP_NONE = -1, DEP_MANY = -2, LIFT_ELEMENTS = 16 };
+enum { DEP_NONE = -1, DEP_MANY = -2, LIFT_ELEMENTS = 16, PATH_STEPS = 1000 };
 
 typedef struct Finder {
     Import *im;
@@ -191,22 +191,50 @@ static bool is_candidate(const Value *v, bool lifted)
     return n > 1 || in_layer_slot(v) || strpbrk(v->name, "./");
 }
 
+/* The reader that is first in node order, so that texts do not depend on the order of the use list.
+ */
+static const Use *first_use(const Value *v)
+{
+    const Use *first = NULL;
+    for (const Use *u = v->uses; u; u = u->next)
+        if (!first || u->user->id < first->user->id) first = u;
+    return first;
+}
+
+static Value *float_output(const Node *n)
+{
+    for (int k = 0; k < n->n_out; k++)
+        if (n->out[k] && mpri_dtype_is_float(n->out[k]->dtype)) return n->out[k];
+    return NULL;
+}
+
+static const char *ends_at(const Finder *f, const Node *n, int input)
+{
+    const char *type = mpri_err_name(type_of(n)), *name = mpri_err_name(n->name);
+    char text[600];
+    if (is_position_table(f, n))
+        return "frequencies of a position embedding: Sin and Cos of constants are not trained";
+    if (flows(n, input)) /* its result is no float */
+        snprintf(text, sizeof text, "its path ends at node '%s' (%s)", name, type);
+    else
+        snprintf(text, sizeof text, "input %d of node '%s' (%s) passes no gradient", input, name,
+                 type);
+    const char *s = mpri_intern(f->im->names, text);
+    return s ? s : "its reader passes no gradient";
+}
+
+/* Follows the first readers to the node where the path ends. */
 static const char *why_not(const Finder *f, const Value *v)
 {
     if (v->n_uses == 0)
         return v->n_outputs ? "a graph output reads it, no operator does" : "nothing reads it";
-    const Use *first =
-        NULL; /* in node order, so that the text does not depend on the order of the use list */
-    for (const Use *u = v->uses; u; u = u->next)
-        if (!first || u->user->id < first->user->id) first = u;
-    if (is_position_table(f, first->user))
-        return "frequencies of a position embedding: Sin and Cos of constants are not trained";
-    char text[200];
-    if (!flows(first->user, first->index)) {
-        snprintf(text, sizeof text, "input %d of %s passes no gradient", first->index,
-                 mpri_err_name(type_of(first->user)));
-        const char *s = mpri_intern(f->im->names, text);
-        return s ? s : "its reader passes no gradient";
+    for (int steps = 0; steps < PATH_STEPS; steps++) {
+        const Use *u = first_use(v);
+        if (!u) break;
+        const Value *next = float_output(u->user);
+        if (!next || !flows(u->user, u->index) || is_position_table(f, u->user))
+            return ends_at(f, u->user, u->index);
+        v = next;
     }
     return "no differentiable path leads from it to a float output";
 }

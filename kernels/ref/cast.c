@@ -43,7 +43,8 @@ static mpr_status k_cast(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_cast[2] = {
+static const KernelRow rows[] = {
     REF_ROW(Cast, "cast", k_cast),
     REF_ROW(Identity, "identity", k_cast),
 };
+const KernelTable mpri_ref_cast = REF_TABLE(rows);

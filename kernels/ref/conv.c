@@ -145,8 +145,9 @@ static double flops_conv(const KernelSig *s) { return flops(&s->in[1], &s->out[0
 static double flops_grad_input(const KernelSig *s) { return flops(&s->in[1], &s->in[0]); }
 static double flops_grad_weight(const KernelSig *s) { return flops(&s->out[0], &s->in[0]); }
 
-const KernelRow mpri_ref_conv[3] = {
+static const KernelRow rows[] = {
     {.op = OP_Conv, .name = "ref.conv", .fn = k_conv, .flops = flops_conv},
     {.op = OP_ConvGradInput, .name = "ref.convgradinput", .fn = k_grad_input, .flops = flops_grad_input},
     {.op = OP_ConvGradWeight, .name = "ref.convgradweight", .fn = k_grad_weight, .flops = flops_grad_weight},
 };
+const KernelTable mpri_ref_conv = REF_TABLE(rows);

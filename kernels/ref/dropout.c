@@ -28,7 +28,8 @@ static mpr_status k_dropout_grad(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_dropout[2] = {
+static const KernelRow rows[] = {
     REF_ROW(Dropout, "dropout", k_dropout),
     REF_ROW(DropoutGrad, "dropoutgrad", k_dropout_grad),
 };
+const KernelTable mpri_ref_dropout = REF_TABLE(rows);

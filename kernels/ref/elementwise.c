@@ -279,7 +279,7 @@ static mpr_status k_gelu_grad(const KernelCall *c)
     return binary_float(c, gelu_is_tanh(c) ? gelu_tanh_grad : gelu_grad);
 }
 
-const KernelRow mpri_ref_elementwise[36] = {
+static const KernelRow rows[] = {
     REF_ROW(Add, "add", k_add),
     REF_ROW(Sub, "sub", k_sub),
     REF_ROW(Mul, "mul", k_mul),
@@ -317,3 +317,4 @@ const KernelRow mpri_ref_elementwise[36] = {
     REF_ROW(SigmoidGrad, "sigmoidgrad", k_sigmoid_grad),
     REF_ROW(GeluGrad, "gelugrad", k_gelu_grad),
 };
+const KernelTable mpri_ref_elementwise = REF_TABLE(rows);

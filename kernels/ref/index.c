@@ -124,9 +124,10 @@ static mpr_status k_gather_nd(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_index[4] = {
+static const KernelRow rows[] = {
     REF_ROW(Gather, "gather", k_gather),
     REF_ROW(GatherGrad, "gathergrad", k_gather_grad),
     REF_ROW(GatherElements, "gatherelements", k_gather_elements),
     REF_ROW(GatherND, "gathernd", k_gather_nd),
 };
+const KernelTable mpri_ref_index = REF_TABLE(rows);

@@ -207,7 +207,23 @@ static mpr_status k_constant(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_layout[15] = {
+static mpr_status k_trilu(const KernelCall *c)
+{
+    const TriluParams *p = c->params;
+    const Tensor *x = &c->in[0];
+    int64_t cols = x->dims[x->rank - 1], rows = x->dims[x->rank - 2];
+    int64_t k = c->n_in > 1 && mpri_tensor_here(&c->in[1]) ? int_at(&c->in[1], 0) : 0;
+    size_t size = mpri_dtype_size(x->dtype);
+    for (int64_t i = 0; i < x->n; i++) {
+        int64_t row = i / cols % rows, col = i % cols;
+        bool keep = p->upper ? col - row >= k : col - row <= k;
+        if (!keep) memset((char *)c->out[0].data + (size_t)i * size, 0, size);
+        else if (c->out[0].data != x->data) copy(c, i, i);
+    }
+    return MPR_OK;
+}
+
+static const KernelRow rows[] = {
     REF_ROW(Reshape, "reshape", k_same_bytes),
     REF_ROW(Transpose, "transpose", k_transpose),
     REF_ROW(Concat, "concat", k_concat),
@@ -218,9 +234,11 @@ const KernelRow mpri_ref_layout[15] = {
     REF_ROW(Unsqueeze, "unsqueeze", k_same_bytes),
     REF_ROW(Flatten, "flatten", k_same_bytes),
     REF_ROW(Expand, "expand", k_expand),
+    REF_ROW(Trilu, "trilu", k_trilu),
     REF_ROW(Shape, "shape", k_shape),
     REF_ROW(Size, "size", k_size),
     REF_ROW(ConstantOfShape, "constantofshape", k_constant_of_shape),
     REF_ROW(Range, "range", k_range),
     REF_ROW(Constant, "constant", k_constant),
 };
+const KernelTable mpri_ref_layout = REF_TABLE(rows);

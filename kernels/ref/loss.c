@@ -171,10 +171,11 @@ static mpr_status k_mse_grad(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_loss[5] = {
+static const KernelRow rows[] = {
     REF_ROW(SoftmaxCrossEntropyLoss, "softmaxcrossentropyloss", k_softmax_cross_entropy),
     REF_ROW(CrossEntropy, "crossentropy", k_cross_entropy),
     REF_ROW(CrossEntropyGrad, "crossentropygrad", k_cross_entropy_grad),
     REF_ROW(MseLoss, "mseloss", k_mse),
     REF_ROW(MseLossGrad, "mselossgrad", k_mse_grad),
 };
+const KernelTable mpri_ref_loss = REF_TABLE(rows);

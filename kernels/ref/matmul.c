@@ -181,9 +181,10 @@ static double flops_plain(const KernelSig *s) { return flops(s, false); }
 static double flops_gemm(const KernelSig *s) { return flops(s, ((const GemmParams *)s->params)->trans_a); }
 static double flops_fused(const KernelSig *s) { return flops(s, ((const FusedMatMulParams *)s->params)->trans_a); }
 
-const KernelRow mpri_ref_matmul[4] = {
+static const KernelRow rows[] = {
     {.op = OP_MatMul, .name = "ref.matmul", .fn = k_matmul, .flops = flops_plain},
     {.op = OP_Gemm, .name = "ref.gemm", .fn = k_gemm, .flops = flops_gemm},
     {.op = OP_Linear, .name = "ref.linear", .fn = k_linear, .flops = flops_plain},
     {.op = OP_FusedMatMul, .name = "ref.fusedmatmul", .fn = k_fused, .flops = flops_fused},
 };
+const KernelTable mpri_ref_matmul = REF_TABLE(rows);

@@ -97,7 +97,8 @@ static mpr_status k_layer_norm_grad(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_norm[2] = {
+static const KernelRow rows[] = {
     REF_ROW(LayerNormalization, "layernormalization", k_layer_norm),
     REF_ROW(LayerNormGrad, "layernormgrad", k_layer_norm_grad),
 };
+const KernelTable mpri_ref_norm = REF_TABLE(rows);

@@ -135,7 +135,7 @@ static mpr_status k_sum_to(const KernelCall *c)
     return fold_axes(x, &c->out[0], axes, FOLD_SUM);
 }
 
-const KernelRow mpri_ref_reduce[6] = {
+static const KernelRow rows[] = {
     REF_ROW(ReduceMean, "reducemean", k_mean),
     REF_ROW(ReduceSum, "reducesum", k_sum),
     REF_ROW(ReduceProd, "reduceprod", k_prod),
@@ -143,3 +143,4 @@ const KernelRow mpri_ref_reduce[6] = {
     REF_ROW(ReduceMin, "reducemin", k_min),
     REF_ROW(SumTo, "sumto", k_sum_to),
 };
+const KernelTable mpri_ref_reduce = REF_TABLE(rows);

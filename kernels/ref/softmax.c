@@ -79,9 +79,10 @@ static mpr_status k_log_softmax(const KernelCall *c) { return forward(c, true); 
 static mpr_status k_softmax_grad(const KernelCall *c) { return backward(c, false); }
 static mpr_status k_log_softmax_grad(const KernelCall *c) { return backward(c, true); }
 
-const KernelRow mpri_ref_softmax[4] = {
+static const KernelRow rows[] = {
     REF_ROW(Softmax, "softmax", k_softmax),
     REF_ROW(LogSoftmax, "logsoftmax", k_log_softmax),
     REF_ROW(SoftmaxGrad, "softmaxgrad", k_softmax_grad),
     REF_ROW(LogSoftmaxGrad, "logsoftmaxgrad", k_log_softmax_grad),
 };
+const KernelTable mpri_ref_softmax = REF_TABLE(rows);

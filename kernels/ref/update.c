@@ -93,10 +93,11 @@ static mpr_status k_adam(const KernelCall *c)
     return MPR_OK;
 }
 
-const KernelRow mpri_ref_update[5] = {
+static const KernelRow rows[] = {
     REF_ROW(AccumulateGrad, "accumulategrad", k_accumulate),
     REF_ROW(UnscaleCheck, "unscalecheck", k_unscale),
     REF_ROW(ClipGradNorm, "clipgradnorm", k_clip),
     REF_ROW(SgdStep, "sgdstep", k_sgd),
     REF_ROW(AdamStep, "adamstep", k_adam),
 };
+const KernelTable mpri_ref_update = REF_TABLE(rows);

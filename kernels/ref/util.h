@@ -8,11 +8,11 @@
 #include "runtime/op/ops.h"
 #include "runtime/op/params.h"
 
-/* Rows of each family. The sizes are the numbers of rows in ops.def: the compiler refuses a table of another size. */
-extern const KernelRow mpri_ref_elementwise[36], mpri_ref_cast[2], mpri_ref_matmul[4], mpri_ref_reduce[6];
-extern const KernelRow mpri_ref_softmax[4], mpri_ref_norm[2], mpri_ref_loss[5], mpri_ref_layout[15];
-extern const KernelRow mpri_ref_index[4], mpri_ref_conv[3], mpri_ref_dropout[2], mpri_ref_update[5];
+/* The rows of each family, at the end of its file. */
+extern const KernelTable mpri_ref_elementwise, mpri_ref_cast, mpri_ref_matmul, mpri_ref_reduce, mpri_ref_softmax, mpri_ref_norm;
+extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_ref_conv, mpri_ref_dropout, mpri_ref_update;
 
+#define REF_TABLE(rows) {(rows), (int)(sizeof(rows) / sizeof((rows)[0]))}
 #define REF_ROW(Op, lower, function) {.op = OP_##Op, .name = "ref." lower, .fn = (function)}
 
 /* Element of `in` that meets element i of `out` under numpy broadcasting (in's dims align right). */

@@ -179,3 +179,28 @@ const OpDef mpri_op_Expand = {
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .fixed_in = 2, .nondiff_in = 2, MOVE,
     .infer = infer_expand, .grad = grad_expand,
 };
+
+/* ---- Trilu ---- */
+
+static const AttrRow trilu_attrs[] = {ATTR_FLAG(TriluParams, upper, "upper", 1), ATTR_END};
+
+static mpr_status infer_trilu(InferCtx *c)
+{
+    TRY(mpri_op_check_rank(c, 0, 2, MPRI_MAX_RANK));
+    TRY(mpri_op_check_type(c, 1, TS(MPR_INT64)));
+    return mpri_op_infer_same(c);
+}
+
+/* What was zeroed takes no part: the cotangent is cut along the same diagonal. */
+static mpr_status grad_trilu(GradCtx *c)
+{
+    Value *in[] = {c->dy[0], grad_in(c, 1)};
+    if (grad_needs(c, 0)) c->dx[0] = mpri_build(c->b, OP_Trilu, c->n->params, in[1] ? 2 : 1, in, 1, NULL);
+    return mpri_op_grad_done(c);
+}
+
+const OpDef mpri_op_Trilu = {
+    MPRI_OP(Trilu, "", "layout"), .help = "upper or lower triangle of the last two dims, zeros elsewhere", MOVE,
+    .min_in = 1, .max_in = 2, .optional_in = 2, .min_out = 1, .max_out = 1, PARAMS(TriluParams, trilu_attrs), .inplace = 1,
+    .fixed_in = 2, .nondiff_in = 2, .infer = infer_trilu, .grad = grad_trilu,
+};

@@ -291,6 +291,8 @@ static void layout(void **state)
         {"2,3", NULL, "const s: i64[2] = [3,-1]\n y = Reshape(x, s)", 0, 0},
         {"0,3", NULL, "const s: i64[2] = [3,0]\n y = Reshape(x, s) {allowzero=1}", 0, 0},
         {"1", NULL, "const s: i64[0] = []\n y = Reshape(x, s)", 0, 0},
+        {"2,3,4", NULL, "y = Trilu(x)", 0, 0},
+        {"3,3", NULL, "const k: i64[] = -1\n y = Trilu(x, k) {upper=0}", 0, 0},
         {"2,3,4", NULL, "y = Transpose(x)", 0, 0},
         {"2,3,4", NULL, "y = Transpose(x) {perm=[1,2,0]}", 0, 0},
         {"", NULL, "y = Transpose(x)", 0, 0},

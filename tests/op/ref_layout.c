@@ -36,6 +36,9 @@ static void moves(void **state)
          .in = {"f32[1,2]=7 8"}, .out = {"f32[2,3]=0 0 0 8 0 7"}},
         {.op = OP_Expand, .in = {"f32[2,1]=1 2", "i64[3]=2 1 3"}, .out = {"f32[2,2,3]=1 1 1 2 2 2 1 1 1 2 2 2"}},
         {.op = OP_Expand, .in = {"bool[]=1", "i64[1]=0"}, .out = {"bool[0]="}},
+        {.op = OP_Trilu, .params = &(TriluParams){1}, .in = {"f32[2,3]=1 2 3 4 5 6"}, .out = {"f32[2,3]=1 2 3 0 5 6"}},
+        {.op = OP_Trilu, .params = &(TriluParams){0}, .in = {"i8[2,1,3]=1 2 3 4 5 6", "i64[]=1"}, .out = {"i8[2,1,3]=1 2 0 4 5 0"}},
+        {.op = OP_Trilu, .params = &(TriluParams){1}, .in = {"f16[2,2]=1 2 3 4", "i64[1]=-9"}, .out = {"f16[2,2]=1 2 3 4"}},
         {.op = OP_Reshape, .params = &(ReshapeParams){0}, .in = {"f32[2,2]=1 2 3 4", "i64[1]=4"},
          .out = {"f32[4]=1 2 3 4"}},
     };

@@ -279,64 +279,36 @@ mpr_status mpri_session_zero_grad(mpr_session *s, Err *err)
 
 /* ---- export ---- */
 
-static float *transposed_copy(const Alloc *alloc, const SessionParam *p, const float *data)
-{
-    if (p->shape.rank != 2) return NULL;
-    int64_t rows = p->shape.d[0], cols = p->shape.d[1];
-    float *out = mpri_alloc(alloc, (size_t)(p->n ? p->n : 1) * sizeof(float), 64);
-    for (int64_t i = 0; out && i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) out[j * rows + i] = data[i * cols + j];
-    return out;
-}
-
 typedef struct PatchList {
     const Alloc *alloc;
     WeightPatch *v;
-    float **owned;
-    int n, cap;
+    int n;
 } PatchList;
 
 static void patches_free(PatchList *l)
 {
-    for (int i = 0; i < l->n; i++) mpri_free(l->alloc, l->owned[i]);
+    for (int i = 0; i < l->n; i++) mpri_free(l->alloc, (void *)(uintptr_t)l->v[i].data);
     mpri_free(l->alloc, l->v);
-    mpri_free(l->alloc, l->owned);
 }
 
-static void patch_add(PatchList *l, const char *name, const float *data, int64_t n, float *owned)
-{
-    l->v[l->n] = (WeightPatch){ .name = name, .data = data, .n = n };
-    l->owned[l->n++] = owned;
-}
-
+/* Tied copies in the file are the exporter's business. */
 static mpr_status patch_param(mpr_session *s, const SessionParam *sp, PatchList *l, Err *err)
 {
-    const Param *p = &s->graph[MODE_TRAIN]->params[sp->index];
     StoreSlot *slot = mpri_store_find(&s->store, sp->slot);
     if (!slot) return MPR_OK;
-    float *host = mpri_alloc(&s->ctx->alloc, slot->bytes + 1, 64);
+    float *host = mpri_alloc(l->alloc, slot->bytes + 1, 64);
     if (!host) return mpri_err_nomem(err, slot->bytes);
-    patch_add(l, p->name, host, sp->n, host);
-    TRY(s->device->copy_out(s->device, host, slot->data, slot->bytes, err));
-    for (int c = 0; c < p->n_copies; c++) {
-        float *turned = p->copies[c].transposed ? transposed_copy(&s->ctx->alloc, sp, host) : NULL;
-        if (p->copies[c].transposed && !turned) return mpri_err_nomem(err, slot->bytes);
-        patch_add(l, p->copies[c].name, turned ? turned : host, sp->n, turned);
-    }
-    return MPR_OK;
+    l->v[l->n++] = (WeightPatch){ .name = s->graph[MODE_TRAIN]->params[sp->index].name, .data = host, .n = sp->n };
+    return s->device->copy_out(s->device, host, slot->data, slot->bytes, err);
 }
 
 mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err)
 {
-    const Graph *g = s->graph[MODE_TRAIN];
     PatchList l = { .alloc = &s->ctx->alloc };
-    for (int i = 0; i < s->n_params; i++) l.cap += 1 + g->params[s->params[i].index].n_copies;
-    l.v = mpri_alloc(l.alloc, (size_t)(l.cap + 1) * sizeof(*l.v), 64);
-    l.owned = mpri_alloc(l.alloc, (size_t)(l.cap + 1) * sizeof(*l.owned), 64);
-    mpr_status status = l.v && l.owned ? MPR_OK : mpri_err_nomem(err, 0);
+    l.v = mpri_alloc(l.alloc, (size_t)(s->n_params + 1) * sizeof(*l.v), 64);
+    mpr_status status = l.v ? MPR_OK : mpri_err_nomem(err, 0);
     for (int i = 0; status == MPR_OK && i < s->n_params; i++) status = patch_param(s, &s->params[i], &l, err);
     if (status == MPR_OK) status = mpri_export_file(s->model->m, path, l.v, l.n, l.alloc, err);
-    if (l.owned) patches_free(&l);
-    else mpri_free(l.alloc, l.v);
+    patches_free(&l);
     return status;
 }

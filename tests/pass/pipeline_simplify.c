@@ -91,8 +91,8 @@ static void test_dropout(void **state)
     simplified(false,
                BODY(DROP "a: f32[4], m: bool[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y "
                          "= b\noutput m = m\n"),
-               BODY("const  r: f32[] = 0.1\na: f32[4], m: bool[4] = Dropout(x, r, _)\nb: f32[4] = "
-                    "Relu(a)\noutput y = b\noutput m = m\n"));
+               BODY("const  r: f32[] = 0.1\na: f32[4], m: bool[4] = Dropout(x, r, _) "
+                    "{stream=1}\nb: f32[4] = Relu(a)\noutput y = b\noutput m = m\n"));
     TestGraph t;
     test_graph_open(&t, BODY(DROP
                              "a: f32[4] = Dropout(x, r, on)\nb: f32[4] = Relu(a)\noutput y = b\n"));

@@ -138,6 +138,10 @@ static void normalise(void **state)
         {"input x: f32[2,8]\n input w: f32[8]\n y = LayerNormalization(x, w) {out_dtype=f16}", "f16[2,8]"},
         {"input d: f16[2,8]\n input x: f16[2,8]\n input w: f32[8]\n input m: f32[2,1]\n z, y, b = LayerNormGrad(d, x, w, m, m)",
          "f32[8]"},
+        {"input x: f32[2,4,8]\n input w: f32[8]\n input b: f32[4,1]\n y = LayerNormalization(x, w, b) {axis=1}",
+         "f32[2,4,8]"},
+        {"input d: f16[2,4,8]\n input w: f32[8]\n input m: f32[2,1,1]\n z, y, b = LayerNormGrad(d, d, w, m, m) {axis=1}",
+         "f32[4,8]"},
         {"input x: f16[2,8]\n y, m = Dropout(x)", "f16[2,8]"},
         {"input x: f16[2,8]\n const r: f32[] = 0.5\n const t: bool[] = 1\n z, y = Dropout(x, r, t)", "bool[2,8]"},
     };

@@ -94,6 +94,13 @@ mpr_status mpri_prepared_next(mpr_prepared *p, bool *more, Err *err)
     return MPR_OK;
 }
 
+/* One more skip reaches the limit. */
+static bool ends_run(const mpr_prepared *p)
+{
+    const mpr_scaler *sc = p->scaler;
+    return sc->o.max_consecutive_skips && sc->skips_in_row + 1 >= sc->o.max_consecutive_skips;
+}
+
 mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
 {
     if (p->data && !p->bound) {
@@ -115,7 +122,7 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
         p->loss_bad = true;
         char text[32];
         snprintf(p->first_bad, sizeof(p->first_bad), "the loss is %s", mpri_print_f32(text, value));
-        mpri_session_first_bad(p->s, false, p->first_bad, sizeof(p->first_bad));
+        if (!p->scaler->skips_in_row || ends_run(p)) mpri_session_first_bad(p->s, false, p->first_bad, sizeof(p->first_bad));
     }
     p->loss_sum += (double)value;
     p->micro++;
@@ -137,12 +144,10 @@ void mpri_prepared_close_window(mpr_prepared *p)
 /* Name the culprit of a window that will be skipped; the whole search only when the run is about to end. */
 static void find_bad(mpr_prepared *p)
 {
-    const mpr_scaler *sc = p->scaler;
-    bool last = sc->o.max_consecutive_skips && sc->skips_in_row + 1 >= sc->o.max_consecutive_skips;
     if (p->loss_bad) return;
     p->first_bad[0] = 0;
     if (!mpri_session_first_bad_gradient(p->s, p->first_bad, sizeof(p->first_bad))) strcpy(p->first_bad, "a gradient overflowed when it was unscaled");
-    if (last) mpri_session_first_bad(p->s, true, p->first_bad, sizeof(p->first_bad));
+    if (ends_run(p)) mpri_session_first_bad(p->s, true, p->first_bad, sizeof(p->first_bad));
 }
 
 static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)

@@ -42,9 +42,10 @@ static mpr_status next_batch(mpr_trainer *t, bool *ended, Err *err)
     return MPR_OK;
 }
 
+/* Told at once, but only for the first of several bad steps in a row. */
 static mpr_status tell_forward(mpr_trainer *t, bool *told, Err *err)
 {
-    if (!t->p->loss_bad || *told) return MPR_OK;
+    if (!t->p->loss_bad || *told || t->p->scaler->skips_in_row) return MPR_OK;
     *told = true;
     mpri_log(&t->ctx->log, MPR_LOG_WARNING, "step %lld: the loss is not finite: %s", (long long)t->p->steps + 1, t->p->first_bad);
     Text m;

@@ -141,6 +141,7 @@ mpr_status mpri_pass_fold(PassCtx *ctx, Graph *g, bool *changed, Err *err)
         if (!ctx->o->no_fuse) {
             TRY(mpri_fold_identities(g, &again, err));
             TRY(mpri_fold_slices(ctx, g, &again, err));
+            TRY(mpri_fold_scales(g, &again, err));
         }
         *changed = *changed || again;
         if (mpri_graph_sweep(g)) *changed = true;

@@ -195,34 +195,13 @@ static mpr_status split_result(Graph *g, Node *t, bool *changed, Err *err)
 
 /* ---- scalar factors ---- */
 
-static bool is_power_of_two(double c)
-{
-    int e;
-    return c > 0 && isfinite(c) && frexp(c, &e) == 0.5;
-}
-
-/* n multiplies its input *x by the constant *c. */
-static bool is_scaling(const Node *n, Value **x, double *c)
-{
-    if (!mpri_is(n, OP_Mul) && !mpri_is(n, OP_Div)) return false;
-    for (int k = 1; k >= (mpri_is(n, OP_Mul) ? 0 : 1); k--) {
-        const Value *y = n->out[0];
-        *x = n->in[1 - k];
-        if (!*x || (*x)->dtype != y->dtype || !mpri_shape_equal(&(*x)->shape, &y->shape)) continue;
-        if (!mpri_rewrite_scalar(n->in[k], c) || !isfinite(*c) || *c == 0) continue;
-        if (mpri_is(n, OP_Div)) *c = 1 / *c;
-        return true;
-    }
-    return false;
-}
-
 static bool alpha_takes(const Node *n, double c)
 {
     const FusedMatMulParams *p = n->params;
     double product = (double)p->alpha * c;
     if (!isnormal((float)product)) return false;
     DType t = n->out[0]->dtype;
-    if (mpri_dtype_is_low(t)) return is_power_of_two(c);
+    if (mpri_dtype_is_low(t)) return mpri_rewrite_power_of_two(c);
     return t == MPR_FLOAT32 || (double)(float)product == product;
 }
 
@@ -237,9 +216,10 @@ static bool absorb_before(Node *s)
 {
     Value *x;
     double c;
-    if (!is_scaling(s, &x, &c) || !only_operands(s->out[0])) return false;
+    if (!mpri_rewrite_scaling(s, &x, &c) || !only_operands(s->out[0])) return false;
     for (const Use *u = s->out[0]->uses; u; u = u->next)
-        if (!alpha_takes(u->user, c) || (mpri_dtype_is_low(x->dtype) && !is_power_of_two(c)))
+        if (!alpha_takes(u->user, c) ||
+            (mpri_dtype_is_low(x->dtype) && !mpri_rewrite_power_of_two(c)))
             return false;
     while (s->out[0]->uses) {
         Use *u = s->out[0]->uses;
@@ -253,7 +233,7 @@ static bool absorb_after(Graph *g, Node *s)
 {
     Value *x;
     double c;
-    if (!is_scaling(s, &x, &c)) return false;
+    if (!mpri_rewrite_scaling(s, &x, &c)) return false;
     Node *n = mpri_def(x);
     if (!is_fused(n) || n->n_out > 1 || n->n_in > 2 || !mpri_rewrite_one_use(x) ||
         !alpha_takes(n, c))

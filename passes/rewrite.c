@@ -1,6 +1,7 @@
 /* Helpers of the bind-stage passes: constants, permutations, builders. */
 #include "passes/rewrite.h"
 
+#include <math.h>
 #include <string.h>
 
 #define SPLAT_LIMIT 65536 /* elements looked at: beyond, a tensor is not worth the walk */
@@ -21,6 +22,26 @@ bool mpri_rewrite_scalar(const Value *v, double *x)
 {
     return v && v->kind == VAL_CONST && mpri_shape_elements(&v->shape) == 1 &&
            mpri_rewrite_splat(v, x);
+}
+
+bool mpri_rewrite_power_of_two(double c)
+{
+    int e;
+    return c > 0 && isfinite(c) && frexp(c, &e) == 0.5;
+}
+
+bool mpri_rewrite_scaling(const Node *n, Value **x, double *c)
+{
+    if (!mpri_is(n, OP_Mul) && !mpri_is(n, OP_Div)) return false;
+    for (int k = 1; k >= (mpri_is(n, OP_Mul) ? 0 : 1); k--) {
+        const Value *y = n->out[0];
+        *x = n->in[1 - k];
+        if (!*x || (*x)->dtype != y->dtype || !mpri_shape_equal(&(*x)->shape, &y->shape)) continue;
+        if (!mpri_rewrite_scalar(n->in[k], c) || !isfinite(*c) || *c == 0) continue;
+        if (mpri_is(n, OP_Div)) *c = 1 / *c;
+        return true;
+    }
+    return false;
 }
 
 size_t mpri_rewrite_bytes(const Value *v)

@@ -8,6 +8,10 @@
 bool mpri_rewrite_splat(const Value *v, double *x);
 /* The same for a single element, whatever its shape. */
 bool mpri_rewrite_scalar(const Value *v, double *x);
+/* n is Mul or Div by a constant of one element: its output is *x times *c, in shape and type of *x.
+ */
+bool mpri_rewrite_scaling(const Node *n, Value **x, double *c);
+bool mpri_rewrite_power_of_two(double c);
 /* Bytes of a value of constant shape; 0 when they are not known. */
 size_t mpri_rewrite_bytes(const Value *v);
 /* The permutation of a Transpose node, defaults resolved. Its input has a known rank. */
@@ -31,6 +35,8 @@ mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err);
 /* passes/fold_slices.c: slices that cut a tensor into all its parts become one Split. */
 mpr_status mpri_fold_slices(PassCtx *ctx, Graph *g, bool *changed, Err *err);
+/* passes/fold_scale.c: factors on both operands of a 16-bit product become one behind it. */
+mpr_status mpri_fold_scales(Graph *g, bool *changed, Err *err);
 /* passes/bind.c: trained parameters become slots "param:<name>", f32 (f64 when forced). */
 mpr_status mpri_bind_params(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 

@@ -295,6 +295,41 @@ static void slices_that_cut_all_become_a_split(void **state)
           "}\n");
 }
 
+static void factors_on_query_and_key_become_one(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input q: f16[2,3,16]\n"
+          "input k: f16[2,16,3]\n"
+          "const c: f32[1] = [0.5]\n"
+          "const d: f16[] = 0.25\n"
+          "const three: f16[] = 3\n"
+          "qf = Cast(q) {to=f32}\n"
+          "qm = Mul(qf, c)\n"
+          "ql = Cast(qm) {to=f16}\n"
+          "km = Mul(d, k)\n"
+          "s = MatMul(ql, km) @ \"/scores\"\n"
+          "k3 = Mul(three, k)\n"
+          "q3 = Mul(q, d)\n"
+          "t = MatMul(q3, k3)\n"
+          "output s = s\n"
+          "output t = t\n}\n",
+          "graph \"g\" {\n"
+          "input q: f16[2,3,16]\n"
+          "input k: f16[2,16,3]\n"
+          "const d: f16[] = 0.25\n"
+          "const three: f16[] = 3\n"
+          "const f16:0.125: f16[] = 0.125\n"
+          "/scores/MatMul: f16[2,3,3] = MatMul(q, k) @ \"/scores\"\n"
+          "s: f16[2,3,3] = Mul(/scores/MatMul, f16:0.125) @ \"/scores\"\n"
+          "k3: f16[2,16,3] = Mul(three, k)\n"
+          "q3: f16[2,3,16] = Mul(q, d)\n"
+          "t: f16[2,3,3] = MatMul(q3, k3)\n"
+          "output s = s\n"
+          "output t = t\n"
+          "}\n");
+}
+
 static void bad_constant_index_is_named(void **state)
 {
     (void)state;
@@ -322,6 +357,7 @@ int main(void)
         cmocka_unit_test(expand_before_elementwise_goes),
         cmocka_unit_test(masks_are_computed_before_they_are_expanded),
         cmocka_unit_test(slices_that_cut_all_become_a_split),
+        cmocka_unit_test(factors_on_query_and_key_become_one),
         cmocka_unit_test(bad_constant_index_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

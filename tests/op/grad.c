@@ -312,6 +312,8 @@ static void layout(void **state)
         {"", NULL, "const k: i64[1] = [0]\n y = Unsqueeze(x, k)", 0, 0},
         {"2,3,4", NULL, "y = Flatten(x) {axis=-1}", 0, 0},
         {"2,3", NULL, "y = Flatten(x) {axis=0}", 0, 0},
+        {"3,4", NULL, "y = Trilu(x)", 0, 0},
+        {"2,3,4", NULL, "const k: i64[] = -1\n y = Trilu(x, k) {upper=0}", 0, 0},
         {"2,1", NULL, "const s: i64[3] = [2,1,3]\n y = Expand(x, s)", 0, 0},
         {"", NULL, "const s: i64[2] = [2,3]\n y = Expand(x, s)", 0, 0},
         {"1,3", NULL, "const s: i64[2] = [0,3]\n y = Expand(x, s)", 0, 0},

@@ -99,7 +99,7 @@ mpr_status mpri_pass_bind(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     *changed = true;
     const Value *open = NULL;
     if (!open_node(g, &open)) return MPR_OK;
-    TRY(mpri_fold_evaluate(ctx, g, changed, err));
+    TRY(mpri_fold_evaluate(ctx, g, false, changed, err));
     const Node *n = open_node(g, &open);
     return n ? report_open(g, n, open, err) : MPR_OK;
 }

@@ -11,7 +11,9 @@
 #include <string.h>
 #include "passes/rewrite.h"
 
-#define FOLD_BUDGET ((size_t)64 << 20) /* largest result, unless the inputs are as large */
+#define FOLD_BUDGET ((size_t)64 << 20)  /* largest result, unless the inputs are as large */
+#define FROZEN_BUDGET ((size_t)1 << 20) /* largest result made from a weight that is not trained */
+#define SPREAD_LIMIT 4096               /* larger results of Expand wait for the other rules */
 
 static bool tensor_of(const Value *v, Tensor *t)
 {
@@ -37,17 +39,21 @@ static void become_const(Node *n, int i, const void *data)
     n->out[i] = NULL;
 }
 
-static bool worth_it(const Node *n)
+static bool worth_it(const Node *n, bool spread)
 {
     size_t in = 0, out = 0;
+    bool frozen = false;
     for (int k = 0; k < n->n_in; k++) {
         if (!n->in[k]) continue;
         if (n->in[k]->kind != VAL_CONST) return false;
         in += mpri_rewrite_bytes(n->in[k]);
+        frozen = frozen || n->in[k]->param >= 0;
     }
     for (int i = 0; i < n->n_out; i++)
         if (n->out[i]) out += mpri_rewrite_bytes(n->out[i]);
-    if (mpri_is(n, OP_Transpose) && n->in[0]->param >= 0) return false;
+    if (frozen && (out > FROZEN_BUDGET || mpri_is(n, OP_Transpose))) return false;
+    if ((mpri_is(n, OP_Expand) || mpri_is(n, OP_ConstantOfShape)) && !spread && out > SPREAD_LIMIT)
+        return false;
     return out <= FOLD_BUDGET || out <= in;
 }
 
@@ -71,10 +77,10 @@ static mpr_status fold_content(PassCtx *ctx, Graph *g, Node *n, bool *folded, Er
     return MPR_OK;
 }
 
-static mpr_status fold_kernel(PassCtx *ctx, Node *n, bool *folded, Err *err)
+static mpr_status fold_kernel(PassCtx *ctx, Node *n, bool spread, bool *folded, Err *err)
 {
     if (!ctx->ref || (n->op->flags & (OPF_RANDOM | OPF_EFFECT | OPF_OPAQUE)) || !n->n_out ||
-        !worth_it(n))
+        !worth_it(n, spread))
         return MPR_OK;
     Tensor *in = ARENA_ARRAY(ctx->scratch, Tensor, n->n_in),
            *out = ARENA_ARRAY(ctx->scratch, Tensor, n->n_out);
@@ -108,7 +114,7 @@ static mpr_status keep_results(Graph *g, Value *const *made, int n, Err *err)
     return MPR_OK;
 }
 
-mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool *changed, Err *err)
+mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool spread, bool *changed, Err *err)
 {
     int n_made = 0, cap = 0;
     for (int i = 0; i < g->n_values; i++) cap += g->values[i]->kind == VAL_NODE;
@@ -122,7 +128,7 @@ mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool *changed, Err *err)
             if (n->out[i]) made[n_made++] = n->out[i];
         bool folded = false;
         TRY(fold_content(ctx, g, n, &folded, err));
-        if (!folded) TRY(fold_kernel(ctx, n, &folded, err));
+        if (!folded) TRY(fold_kernel(ctx, n, spread, &folded, err));
         if (!folded) {
             n_made = first;
             continue;
@@ -135,16 +141,18 @@ mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 
 mpr_status mpri_pass_fold(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {
+    bool spread = ctx->o->no_fuse;
     for (bool again = true; again;) {
         again = false;
-        TRY(mpri_fold_evaluate(ctx, g, changed, err));
+        TRY(mpri_fold_evaluate(ctx, g, spread, &again, err));
         if (!ctx->o->no_fuse) {
             TRY(mpri_fold_identities(g, &again, err));
             TRY(mpri_fold_slices(ctx, g, &again, err));
             TRY(mpri_fold_scales(g, &again, err));
         }
+        if (mpri_graph_sweep(g)) again = true;
         *changed = *changed || again;
-        if (mpri_graph_sweep(g)) *changed = true;
+        if (!again && !spread) spread = again = true;
     }
     return MPR_OK;
 }

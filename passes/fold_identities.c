@@ -148,6 +148,16 @@ static Value *rule_where(Builder *b, Node *n)
     return x->dtype == n->out[0]->dtype ? expanded(b, x, &n->out[0]->shape) : NULL;
 }
 
+/* A scalar that is expanded, so that the rules of Expand hold for it. */
+static Value *rule_constant_of_shape(Builder *b, Node *n)
+{
+    const ConstantOfShapeParams *p = n->params;
+    Value *y = n->out[0];
+    double v = p->value.data ? mpri_load_f64(p->value.dtype, p->value.data, 0) : 0;
+    if (!mpri_dtype_is_float(y->dtype) && y->dtype != MPR_BOOL) return NULL;
+    return expanded(b, mpri_build_scalar(b, y->dtype, v), &y->shape);
+}
+
 /* x and true, x or false. */
 static Value *rule_logic(Builder *b, Node *n)
 {
@@ -244,6 +254,7 @@ static const struct {
     {OP_Sub, rule_neutral},
     {OP_Mul, rule_neutral},
     {OP_Div, rule_neutral},
+    {OP_ConstantOfShape, rule_constant_of_shape},
     {OP_And, rule_logic},
     {OP_Or, rule_logic},
     {OP_Gather, rule_gather_one},

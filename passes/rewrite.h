@@ -29,8 +29,8 @@ Value *mpri_rewrite_reshape(Builder *b, Value *x, const Shape *shape);
 /* x with permuted dims: x itself, or a Transpose of it. */
 Value *mpri_rewrite_transpose(Builder *b, Value *x, const int *perm);
 
-/* passes/fold.c: infer and evaluate node by node, for sizes that only evaluation tells. */
-mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool *changed, Err *err);
+/* passes/fold.c: infer and evaluate node by node. spread: also what only repeats a smaller tensor. */
+mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool spread, bool *changed, Err *err);
 /* passes/fold_identities.c: operators that change nothing, merged layout and casts. */
 mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err);
 /* passes/fold_slices.c: slices that cut a tensor into all its parts become one Split. */

@@ -92,6 +92,41 @@ static void uses_of_a_weight_are_added_in_f32(void **state)
     test_graph_close(&t);
 }
 
+/* 4000 uses with gradient 1 give 4000; added in f16 they would stop at 2048. */
+static void four_thousand_uses(void **state)
+{
+    (void)state;
+    enum { USES = 4000, WAYS = 16 };
+    Text text;
+    mpri_text_init(&text, mpri_alloc_default());
+    mpri_text_put(&text, "graph \"g\" {\nparam w: f32[] trained init 0\nconst x: f16[] = 1\n"
+                         "wl = Cast(w) {to=f16}\n");
+    for (int i = 0; i < USES; i++) mpri_text_add(&text, "a%d = Mul(x, wl)\n", i);
+    int n = USES;
+    for (char level = 'a'; n > 1; level++) {
+        int sums = (n + WAYS - 1) / WAYS;
+        for (int i = 0; i < sums; i++) {
+            mpri_text_add(&text, "%c%d = Sum(", level + 1, i);
+            for (int k = i * WAYS; k < n && k < (i + 1) * WAYS; k++)
+                mpri_text_add(&text, "%s%c%d", k > i * WAYS ? ", " : "", level, k);
+            mpri_text_put(&text, ")\n");
+        }
+        n = sums;
+        if (n == 1) mpri_text_add(&text, "l = Cast(%c0) {to=f32}\noutput loss = l\n}\n", level + 1);
+    }
+    TestGraph t;
+    TestValues v;
+    open_training(&t, text.text);
+    mpri_text_free(&text);
+    test_graph_pass(&t, mpri_pass_autodiff);
+    test_values_open(&v, &t);
+    test_values_run(&v, true);
+    const Value *grad = mpri_graph_find_value(t.g, "grad:w");
+    assert_non_null(grad);
+    assert_true(*(const float *)v.at[grad->id].data == 4000);
+    test_graph_close(&t);
+}
+
 static void cotangents_have_the_type_of_their_value(void **state)
 {
     (void)state;
@@ -259,6 +294,7 @@ int main(void)
         cmocka_unit_test(off_changes_nothing),
         cmocka_unit_test(training_ends_in_slots),
         cmocka_unit_test(uses_of_a_weight_are_added_in_f32),
+        cmocka_unit_test(four_thousand_uses),
         cmocka_unit_test(cotangents_have_the_type_of_their_value),
         cmocka_unit_test(no_path_gives_zeros),
         cmocka_unit_test(parameters_as_outputs),

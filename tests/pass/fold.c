@@ -330,6 +330,28 @@ static void factors_on_query_and_key_become_one(void **state)
           "}\n");
 }
 
+/* A large mask stays as small as it was before it was expanded. */
+static void large_expands_are_not_computed(void **state)
+{
+    (void)state;
+    folds("graph \"g\" {\n"
+          "input x: f32[128,8,4,4]\n"
+          "const s: i64[4] = [128,1,4,4]\n"
+          "const m: bool[4,4] = [1,0,0,0,1,1,0,0,1,1,1,0,1,1,1,1]\n"
+          "const low: f32[] = -9\n"
+          "zeros = ConstantOfShape(s)\n"
+          "e = Expand(m, s)\n"
+          "w = Where(e, zeros, low)\n"
+          "y = Add(x, w)\n"
+          "output y = y\n}\n",
+          "graph \"g\" {\n"
+          "input x: f32[128,8,4,4]\n"
+          "const w: f32[128,1,4,4] = <8192 bytes, hash 788a519dcc04d325>\n"
+          "y: f32[128,8,4,4] = Add(x, w)\n"
+          "output y = y\n"
+          "}\n");
+}
+
 static void bad_constant_index_is_named(void **state)
 {
     (void)state;
@@ -358,6 +380,7 @@ int main(void)
         cmocka_unit_test(masks_are_computed_before_they_are_expanded),
         cmocka_unit_test(slices_that_cut_all_become_a_split),
         cmocka_unit_test(factors_on_query_and_key_become_one),
+        cmocka_unit_test(large_expands_are_not_computed),
         cmocka_unit_test(bad_constant_index_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

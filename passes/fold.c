@@ -13,7 +13,7 @@
 
 #define FOLD_BUDGET ((size_t)64 << 20)  /* largest result, unless the inputs are as large */
 #define FROZEN_BUDGET ((size_t)1 << 20) /* largest result made from a weight that is not trained */
-#define SPREAD_LIMIT 4096               /* larger results of Expand wait for the other rules */
+#define SPREAD_LIMIT 512                /* larger results of Expand wait for the other rules */
 
 static bool tensor_of(const Value *v, Tensor *t)
 {

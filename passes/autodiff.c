@@ -9,7 +9,8 @@
  *
  * Trap: a weight used several times must not be summed in a 16-bit type (4000 gradients of 1 would
  * stop at 2048). A contribution to a view or cast of a trained parameter is therefore carried on to
- * the parameter by itself, and added there in f32; so is one to any cast from f32 to a 16-bit type. */
+ * the parameter by itself, and added there in f32; so is one to any cast from f32 to a 16-bit type.
+ */
 #include <string.h>
 #include "passes/autodiff.h"
 #include "passes/rewrite.h"
@@ -113,8 +114,10 @@ static mpr_status contribute(Sweep *s, Value *v, Value *dx, const char *from)
         return mpri_is(v->def, OP_Cast) ? contribute(s, v->def->in[0], dx, from)
                                         : differentiate(s, v->def, &dx);
     /* Every use of a narrowed activation has a cast of its own in PyTorch, so uses meet in f32. */
-    if (mpri_is(v->def, OP_Cast) && mpri_dtype_is_low(v->dtype) && v->def->in[0]->dtype == MPR_FLOAT32)
-        return mpri_path_needs(&s->path, v->def, 0) ? contribute(s, v->def->in[0], dx, from) : MPR_OK;
+    if (mpri_is(v->def, OP_Cast) && mpri_dtype_is_low(v->dtype) &&
+        v->def->in[0]->dtype == MPR_FLOAT32)
+        return mpri_path_needs(&s->path, v->def, 0) ? contribute(s, v->def->in[0], dx, from)
+                                                    : MPR_OK;
     Value *old = s->cot[v->id];
     s->cot[v->id] = old ? mpri_build2(&b, OP_Add, NULL, old, dx) : dx;
     return b.failed;

@@ -1,7 +1,8 @@
-/* Gradients of every differentiable operator against central differences, in double through the reference
- * kernels. The function differentiated is sum(cotangent * output) with random cotangents for all float
- * outputs; the difference formula is of fourth order, so agreement to 1e-6 is a check of the rule and not
- * of the step. Ties and kinks have no difference quotient: their rows state the result. */
+/* Gradients of every differentiable operator against central differences, in double through the
+ * reference kernels. The function differentiated is sum(cotangent * output) with random cotangents
+ * for all float outputs; the difference formula is of fourth order, so agreement to 1e-6 is a check
+ * of the rule and not of the step. Ties and kinks have no difference quotient: their rows state the
+ * result. */
 #include "tests/support/graphs.h"
 
 #include <math.h>
@@ -151,10 +152,13 @@ static void binary(void **state)
         const char *call;
         double low, high;
     } rows[] = {
-        {"Add(a, b)", -2, 2}, {"Sub(a, b)", -2, 2}, {"Mul(a, b)", -2, 2}, {"Div(a, b)", 0.5, 2},
-        {"Pow(a, two)", -2, 2}, {"Pow(a, half)", 0.5, 2}, {"Pow(a, three)", -2, 2},
-        {"Max(a, b)", -2, 2}, {"Min(a, b)", -2, 2}, {"Max(a, b, a)", -2, 2}, {"Sum(a, b, b)", -2, 2},
-        {"Where(cond, a, b)", -2, 2}, {"Where(cond, b, a)", -2, 2}, {"Mod(a, b) {fmod=1}", 0.5, 2},
+        {"Add(a, b)", -2, 2},           {"Sub(a, b)", -2, 2},
+        {"Mul(a, b)", -2, 2},           {"Div(a, b)", 0.5, 2},
+        {"Pow(a, two)", -2, 2},         {"Pow(a, half)", 0.5, 2},
+        {"Pow(a, three)", -2, 2},       {"Max(a, b)", -2, 2},
+        {"Min(a, b)", -2, 2},           {"Max(a, b, a)", -2, 2},
+        {"Sum(a, b, b)", -2, 2},        {"Where(cond, a, b)", -2, 2},
+        {"Where(cond, b, a)", -2, 2},   {"Mod(a, b) {fmod=1}", 0.5, 2},
         {"Clip(a, zero, half)", -2, 2},
     };
     static const char *const shapes[][2] = {
@@ -212,7 +216,8 @@ static void matmul(void **state)
         {"0,3", "3,4", "y = MatMul(x, w)", 0, 0},
         {"2,0", "0,4", "y = MatMul(x, w)", 0, 0},
         {"2,3", "3,4", "y = Gemm(x, w) {alpha=0.5}", 0, 0},
-        {"3,2", "4,3", "input c: f64[4]\n y = Gemm(x, w, c) {transA=1, transB=1, alpha=2, beta=3}", 0, 0},
+        {"3,2", "4,3", "input c: f64[4]\n y = Gemm(x, w, c) {transA=1, transB=1, alpha=2, beta=3}",
+         0, 0},
         {"2,3", "3,4", "input c: f64[2,1]\n y = Gemm(x, w, c)", 0, 0},
         {"2,3", "3,4", "input c: f64[2,4]\n y = Gemm(x, w, c) {beta=0.5}", 0, 0},
         {"2,3", "3,4", "input c: f64[]\n y = Gemm(x, w, c)", 0, 0},
@@ -228,7 +233,8 @@ static void matmul(void **state)
 static void reduce(void **state)
 {
     (void)state;
-    static const char *const ops[] = {"ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin"};
+    static const char *const ops[] = {"ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax",
+                                      "ReduceMin"};
     static const char *const forms[][2] = {
         {"2,3,2", "const axes: i64[1] = [1]\n y = %s(x, axes) {keepdims=1}"},
         {"2,3,2", "const axes: i64[2] = [-1,0]\n y = %s(x, axes) {keepdims=0}"},
@@ -266,18 +272,36 @@ static void softmax_norm_loss(void **state)
         {"2,3,4", "3,4", "input b: f64[3,4]\n y = LayerNormalization(x, w, b) {axis=1}", 0, 0},
         {"0,4", "4", "y = LayerNormalization(x, w)", 0, 0},
         {"3,4", NULL, "const t: i64[3] = [0,3,1]\n y = SoftmaxCrossEntropyLoss(x, t)", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,1]\n y = SoftmaxCrossEntropyLoss(x, t) {reduction=\"sum\"}", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,1]\n y = SoftmaxCrossEntropyLoss(x, t) {reduction=\"none\"}", -2, 2},
-        {"2,3,2", NULL, "const t: i64[2,2] = [0,2,1,1]\n y = SoftmaxCrossEntropyLoss(x, t) {ignore_index=1}", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,-100]\n const k: f64[4] = [1,2,0.5,3]\n"
-                      "y = SoftmaxCrossEntropyLoss(x, t, k) {ignore_index=-100}", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,1]\n y, l, n = CrossEntropy(x, t) {axis=-1, reduction=\"mean\"}", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,1]\n y, l, n = CrossEntropy(x, t) "
-                      "{axis=-1, reduction=\"mean\", label_smoothing=0.1}", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,-1]\n const k: f64[4] = [1,2,0.5,3]\n y, l, n = CrossEntropy(x, t, k) "
-                      "{axis=1, reduction=\"sum\", ignore_index=-1, label_smoothing=0.25}", -2, 2},
-        {"3,4", NULL, "const t: i64[3] = [0,3,-1]\n const k: f64[4] = [1,2,0.5,3]\n y, l, n = CrossEntropy(x, t, k) "
-                      "{axis=1, reduction=\"none\", ignore_index=-1}", -2, 2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,1]\n y = SoftmaxCrossEntropyLoss(x, t) {reduction=\"sum\"}", -2,
+         2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,1]\n y = SoftmaxCrossEntropyLoss(x, t) {reduction=\"none\"}", -2,
+         2},
+        {"2,3,2", NULL,
+         "const t: i64[2,2] = [0,2,1,1]\n y = SoftmaxCrossEntropyLoss(x, t) {ignore_index=1}", -2,
+         2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,-100]\n const k: f64[4] = [1,2,0.5,3]\n"
+         "y = SoftmaxCrossEntropyLoss(x, t, k) {ignore_index=-100}",
+         -2, 2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,1]\n y, l, n = CrossEntropy(x, t) {axis=-1, reduction=\"mean\"}",
+         -2, 2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,1]\n y, l, n = CrossEntropy(x, t) "
+         "{axis=-1, reduction=\"mean\", label_smoothing=0.1}",
+         -2, 2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,-1]\n const k: f64[4] = [1,2,0.5,3]\n y, l, n = CrossEntropy(x, "
+         "t, k) "
+         "{axis=1, reduction=\"sum\", ignore_index=-1, label_smoothing=0.25}",
+         -2, 2},
+        {"3,4", NULL,
+         "const t: i64[3] = [0,3,-1]\n const k: f64[4] = [1,2,0.5,3]\n y, l, n = CrossEntropy(x, "
+         "t, k) "
+         "{axis=1, reduction=\"none\", ignore_index=-1}",
+         -2, 2},
         {"3,2", "3,2", "y, n = MseLoss(x, w) {reduction=\"mean\"}", -2, 2},
         {"3,2", "3,2", "y, n = MseLoss(x, w) {reduction=\"sum\"}", -2, 2},
     };
@@ -302,10 +326,14 @@ static void layout(void **state)
         {"2,5", NULL, "const s: i64[2] = [2,3]\n y, z = Split(x, s) {axis=-1}", 0, 0},
         {"5", NULL, "y, z, u = Split(x) {axis=0, num_outputs=3}\n output u = u", 0, 0},
         {"4,5", NULL, "const a: i64[1] = [1]\n const b: i64[1] = [4]\n y = Slice(x, a, b)", 0, 0},
-        {"4,5", NULL, "const a: i64[2] = [-1,0]\n const b: i64[2] = [-9,9]\n const k: i64[2] = [1,0]\n"
-                      "const s: i64[2] = [-2,3]\n y = Slice(x, a, b, k, s)", 0, 0},
-        {"4,5", NULL, "const a: i64[1] = [3]\n const b: i64[1] = [3]\n const k: i64[1] = [-1]\n"
-                      "y = Slice(x, a, b, k)", 0, 0},
+        {"4,5", NULL,
+         "const a: i64[2] = [-1,0]\n const b: i64[2] = [-9,9]\n const k: i64[2] = [1,0]\n"
+         "const s: i64[2] = [-2,3]\n y = Slice(x, a, b, k, s)",
+         0, 0},
+        {"4,5", NULL,
+         "const a: i64[1] = [3]\n const b: i64[1] = [3]\n const k: i64[1] = [-1]\n"
+         "y = Slice(x, a, b, k)",
+         0, 0},
         {"1,3,1", NULL, "const k: i64[1] = [-1]\n y = Squeeze(x, k)", 0, 0},
         {"1,3,1", NULL, "y = Squeeze(x)", 0, 0},
         {"3", NULL, "const k: i64[2] = [0,-1]\n y = Unsqueeze(x, k)", 0, 0},
@@ -341,7 +369,8 @@ static void conv(void **state)
     (void)state;
     static const Row rows[] = {
         {"1,2,5,5", "3,2,3,3", "input b: f64[3]\n y = Conv(x, w, b)", 0, 0},
-        {"2,2,5,4", "2,1,3,3", "y = Conv(x, w) {group=2, pads=[1,0,2,1], strides=[2,1], dilations=[1,1]}", 0, 0},
+        {"2,2,5,4", "2,1,3,3",
+         "y = Conv(x, w) {group=2, pads=[1,0,2,1], strides=[2,1], dilations=[1,1]}", 0, 0},
         {"1,1,7,7", "1,1,2,3", "y = Conv(x, w) {dilations=[2,2], auto_pad=\"SAME_UPPER\"}", 0, 0},
         {"1,2,6", "2,2,3", "y = Conv(x, w) {strides=[2]}", 0, 0},
         {"2,3,8,8", "4,3,4,4", "y = Conv(x, w) {strides=[4,4]}", 0, 0},
@@ -368,7 +397,8 @@ static void stated(const char *call, int n, const double *x, const double *want)
     Tensor dx = gradient_of(c, v);
     for (int k = 0; k < n; k++)
         if (((const double *)dx.data)[k] != want[k])
-            fail_msg("%s: dx[%d] = %g, expected %g", call, k, ((const double *)dx.data)[k], want[k]);
+            fail_msg("%s: dx[%d] = %g, expected %g", call, k, ((const double *)dx.data)[k],
+                     want[k]);
     test_graph_close(&c->t);
     test_free(c);
 }
@@ -384,7 +414,8 @@ static void ties_and_kinks(void **state)
     stated("Max(x, x)", 3, x, (const double[]){1, 1, 1});
     stated("Clip(x, lo, hi)", 3, x, (const double[]){1, 1, 1});
     stated("ReduceMax(x)", 3, (const double[]){2, 1, 2}, (const double[]){0.5, 0, 0.5});
-    stated("ReduceMin(x)", 3, (const double[]){1, 1, 1}, (const double[]){1.0 / 3, 1.0 / 3, 1.0 / 3});
+    stated("ReduceMin(x)", 3, (const double[]){1, 1, 1},
+           (const double[]){1.0 / 3, 1.0 / 3, 1.0 / 3});
     stated("ReduceProd(x)", 3, (const double[]){0, 2, 3}, (const double[]){6, 0, 0});
     stated("ReduceProd(x)", 3, (const double[]){0, 2, 0}, (const double[]){0, 0, 0});
 }

@@ -1,4 +1,5 @@
-/* The backward segment: where gradients start and end, how contributions are added, what is refused. */
+/* The backward segment: where gradients start and end, how contributions are added, what is
+ * refused. */
 #include "tests/support/graphs.h"
 
 static void open_training(TestGraph *t, const char *text)
@@ -42,27 +43,31 @@ static void training_ends_in_slots(void **state)
                       "l, n = MseLoss(y, t) {reduction=\"mean\"} @ \"/loss\"\n"
                       "output loss = l\n}\n");
     test_graph_pass(&t, mpri_pass_autodiff);
-    test_graph_expect(&t, "graph \"g\" {\n"
-                          "input x: f32[4,3]\n"
-                          "input t: f32[4,2]\n"
-                          "param w: f32[3,3] = [1,1,1,1,1,1,1,1,1]\n"
-                          "param v: f32[3,2] trained init [1,1,1,1,1,1]\n"
-                          "param b: f32[2] trained init [0,0]\n"
-                          "slot loss_seed: f32[] state init 1\n"
-                          "slot grad_accumulate: i32[] state\n"
-                          "slot grad:v: f32[3,2] grad of v\n"
-                          "slot grad:b: f32[2] grad of b\n"
-                          "h: f32[4,3] = MatMul(x, w) @ \"/a\"\n"
-                          "y: f32[4,2] = Linear(h, v, b) @ \"/b\"\n"
-                          "l: f32[], n: f32[] = MseLoss(y, t) @ \"/loss\"\n"
-                          "--- backward\n"
-                          "grad:/loss/MseLossGrad: f32[4,2] = MseLossGrad(loss_seed, y, t, n) @ \"grad:/loss/MseLossGrad\"\n"
-                          "grad:/b/FusedMatMul: f32[3,2] = FusedMatMul(h, grad:/loss/MseLossGrad) {trans_a=1} @ \"grad:/b/FusedMatMul\"\n"
-                          "!AccumulateGrad(grad:v, grad:/b/FusedMatMul, grad_accumulate) @ \"grad:/b/AccumulateGrad\"\n"
-                          "grad:/b/SumTo: f32[2] = SumTo(grad:/loss/MseLossGrad) {dims=[2]} @ \"grad:/b/SumTo\"\n"
-                          "!AccumulateGrad(grad:b, grad:/b/SumTo, grad_accumulate) @ \"grad:/b/AccumulateGrad\"\n"
-                          "output loss = l\n"
-                          "}\n");
+    test_graph_expect(
+        &t, "graph \"g\" {\n"
+            "input x: f32[4,3]\n"
+            "input t: f32[4,2]\n"
+            "param w: f32[3,3] = [1,1,1,1,1,1,1,1,1]\n"
+            "param v: f32[3,2] trained init [1,1,1,1,1,1]\n"
+            "param b: f32[2] trained init [0,0]\n"
+            "slot loss_seed: f32[] state init 1\n"
+            "slot grad_accumulate: i32[] state\n"
+            "slot grad:v: f32[3,2] grad of v\n"
+            "slot grad:b: f32[2] grad of b\n"
+            "h: f32[4,3] = MatMul(x, w) @ \"/a\"\n"
+            "y: f32[4,2] = Linear(h, v, b) @ \"/b\"\n"
+            "l: f32[], n: f32[] = MseLoss(y, t) @ \"/loss\"\n"
+            "--- backward\n"
+            "grad:/loss/MseLossGrad: f32[4,2] = MseLossGrad(loss_seed, y, t, n) @ "
+            "\"grad:/loss/MseLossGrad\"\n"
+            "grad:/b/FusedMatMul: f32[3,2] = FusedMatMul(h, grad:/loss/MseLossGrad) {trans_a=1} @ "
+            "\"grad:/b/FusedMatMul\"\n"
+            "!AccumulateGrad(grad:v, grad:/b/FusedMatMul, grad_accumulate) @ "
+            "\"grad:/b/AccumulateGrad\"\n"
+            "grad:/b/SumTo: f32[2] = SumTo(grad:/loss/MseLossGrad) {dims=[2]} @ \"grad:/b/SumTo\"\n"
+            "!AccumulateGrad(grad:b, grad:/b/SumTo, grad_accumulate) @ \"grad:/b/AccumulateGrad\"\n"
+            "output loss = l\n"
+            "}\n");
     test_graph_close(&t);
 }
 
@@ -139,21 +144,57 @@ static void cotangents_have_the_type_of_their_value(void **state)
                  "y = Mul(c, b) @ \"/m\"\n"
                  "output y = y\n}\n", seeds, 1);
     test_graph_pass(&t, mpri_pass_autodiff);
-    test_graph_expect(&t, "graph \"g\" {\n"
-                          "input a: f16[2,3]\n"
-                          "input b: f32[3]\n"
-                          "input cotangent:y: f32[2,3]\n"
-                          "c: f32[2,3] = Cast(a) {to=f32} @ \"/c\"\n"
-                          "y: f32[2,3] = Mul(c, b) @ \"/m\"\n"
-                          "--- backward\n"
-                          "grad:/m/Mul: f32[2,3] = Mul(cotangent:y, b) @ \"grad:/m/Mul\"\n"
-                          "grad:/m/Mul_1: f32[2,3] = Mul(cotangent:y, c) @ \"grad:/m/Mul\"\n"
-                          "grad:/m/SumTo: f32[3] = SumTo(grad:/m/Mul_1) {dims=[3]} @ \"grad:/m/SumTo\"\n"
-                          "grad:/c/Cast: f16[2,3] = Cast(grad:/m/Mul) {to=f16} @ \"grad:/c/Cast\"\n"
-                          "output y = y\n"
-                          "output grad:a = grad:/c/Cast\n"
-                          "output grad:b = grad:/m/SumTo\n"
-                          "}\n");
+    test_graph_expect(
+        &t, "graph \"g\" {\n"
+            "input a: f16[2,3]\n"
+            "input b: f32[3]\n"
+            "input cotangent:y: f32[2,3]\n"
+            "c: f32[2,3] = Cast(a) {to=f32} @ \"/c\"\n"
+            "y: f32[2,3] = Mul(c, b) @ \"/m\"\n"
+            "--- backward\n"
+            "grad:/m/Mul: f32[2,3] = Mul(cotangent:y, b) @ \"grad:/m/Mul\"\n"
+            "grad:/m/Mul_1: f32[2,3] = Mul(cotangent:y, c) @ \"grad:/m/Mul\"\n"
+            "grad:/m/SumTo: f32[3] = SumTo(grad:/m/Mul_1) {dims=[3]} @ \"grad:/m/SumTo\"\n"
+            "grad:/c/Cast: f16[2,3] = Cast(grad:/m/Mul) {to=f16} @ \"grad:/c/Cast\"\n"
+            "output y = y\n"
+            "output grad:a = grad:/c/Cast\n"
+            "output grad:b = grad:/m/SumTo\n"
+            "}\n");
+    test_graph_close(&t);
+}
+
+/* As in PyTorch, where each use has its own cast: f16 contributions are added in f32. */
+static void uses_of_a_narrowed_activation_meet_in_f32(void **state)
+{
+    (void)state;
+    static const char *const seeds[] = {"a", "b"};
+    TestGraph t;
+    open_vjp(&t, "graph \"g\" {\n"
+                 "input x: f32[3]\n"
+                 "c = Cast(x) {to=f16} @ \"/c\"\n"
+                 "a = Exp(c) @ \"/a\"\n"
+                 "b = Neg(c) @ \"/b\"\n"
+                 "output a = a\n"
+                 "output b = b\n}\n", seeds, 2);
+    test_graph_pass(&t, mpri_pass_autodiff);
+    test_graph_expect(&t,
+                      "graph \"g\" {\n"
+                      "input x: f32[3]\n"
+                      "input cotangent:a: f16[3]\n"
+                      "input cotangent:b: f16[3]\n"
+                      "c: f16[3] = Cast(x) {to=f16} @ \"/c\"\n"
+                      "a: f16[3] = Exp(c) @ \"/a\"\n"
+                      "b: f16[3] = Neg(c) @ \"/b\"\n"
+                      "--- backward\n"
+                      "grad:/b/Neg: f16[3] = Neg(cotangent:b) @ \"grad:/b/Neg\"\n"
+                      "grad:/b/Cast: f32[3] = Cast(grad:/b/Neg) {to=f32} @ \"grad:/b/Cast\"\n"
+                      "grad:/a/Mul: f16[3] = Mul(cotangent:a, a) @ \"grad:/a/Mul\"\n"
+                      "grad:/a/Cast: f32[3] = Cast(grad:/a/Mul) {to=f32} @ \"grad:/a/Cast\"\n"
+                      "grad:/a/Add: f32[3] = Add(grad:/b/Cast, grad:/a/Cast) @ \"grad:/a/Add\"\n"
+                      "output a = a\n"
+                      "output b = b\n"
+                      "output grad:x = grad:/a/Add\n"
+                      "}\n");
     test_graph_close(&t);
 }
 
@@ -206,23 +247,24 @@ static void parameters_as_outputs(void **state)
     t.o.grads_of_inputs = false;
     t.o.grads_of_params = true;
     test_graph_pass(&t, mpri_pass_autodiff);
-    test_graph_expect(&t, "graph \"g\" {\n"
-                          "input x: f16[2]\n"
-                          "input cotangent:y: f16[2]\n"
-                          "param p: f32[2] trained init [1,2]\n"
-                          "c: f16[2] = Cast(p) {to=f16} @ \"/c\"\n"
-                          "a: f16[2] = Mul(x, c) @ \"/a\"\n"
-                          "y: f16[2] = Mul(a, c) @ \"/y\"\n"
-                          "--- backward\n"
-                          "grad:/y/Mul: f16[2] = Mul(cotangent:y, c) @ \"grad:/y/Mul\"\n"
-                          "grad:/y/Mul_1: f16[2] = Mul(cotangent:y, a) @ \"grad:/y/Mul\"\n"
-                          "grad:/y/Cast: f32[2] = Cast(grad:/y/Mul_1) {to=f32} @ \"grad:/y/Cast\"\n"
-                          "grad:/a/Mul: f16[2] = Mul(grad:/y/Mul, x) @ \"grad:/a/Mul\"\n"
-                          "grad:/a/Cast: f32[2] = Cast(grad:/a/Mul) {to=f32} @ \"grad:/a/Cast\"\n"
-                          "grad:/a/Add: f32[2] = Add(grad:/y/Cast, grad:/a/Cast) @ \"grad:/a/Add\"\n"
-                          "output y = y\n"
-                          "output grad:p = grad:/a/Add\n"
-                          "}\n");
+    test_graph_expect(&t,
+                      "graph \"g\" {\n"
+                      "input x: f16[2]\n"
+                      "input cotangent:y: f16[2]\n"
+                      "param p: f32[2] trained init [1,2]\n"
+                      "c: f16[2] = Cast(p) {to=f16} @ \"/c\"\n"
+                      "a: f16[2] = Mul(x, c) @ \"/a\"\n"
+                      "y: f16[2] = Mul(a, c) @ \"/y\"\n"
+                      "--- backward\n"
+                      "grad:/y/Mul: f16[2] = Mul(cotangent:y, c) @ \"grad:/y/Mul\"\n"
+                      "grad:/y/Mul_1: f16[2] = Mul(cotangent:y, a) @ \"grad:/y/Mul\"\n"
+                      "grad:/y/Cast: f32[2] = Cast(grad:/y/Mul_1) {to=f32} @ \"grad:/y/Cast\"\n"
+                      "grad:/a/Mul: f16[2] = Mul(grad:/y/Mul, x) @ \"grad:/a/Mul\"\n"
+                      "grad:/a/Cast: f32[2] = Cast(grad:/a/Mul) {to=f32} @ \"grad:/a/Cast\"\n"
+                      "grad:/a/Add: f32[2] = Add(grad:/y/Cast, grad:/a/Cast) @ \"grad:/a/Add\"\n"
+                      "output y = y\n"
+                      "output grad:p = grad:/a/Add\n"
+                      "}\n");
     test_graph_close(&t);
 }
 
@@ -268,8 +310,8 @@ static void operators_without_gradient_are_listed_together(void **state)
                       "f = Add(d, e)\n"
                       "l = ReduceSum(f) {keepdims=0}\n"
                       "output loss = l\n}\n");
-    test_graph_refuses(&t, mpri_pass_autodiff, MPR_E_UNSUPPORTED_OP, "com.acme:Thing", "'/t1', '/t2'",
-                       "com.acme:Other");
+    test_graph_refuses(&t, mpri_pass_autodiff, MPR_E_UNSUPPORTED_OP, "com.acme:Thing",
+                       "'/t1', '/t2'", "com.acme:Other");
     assert_int_equal(t.err.findings, 2);
     test_graph_close(&t);
 }
@@ -296,6 +338,7 @@ int main(void)
         cmocka_unit_test(uses_of_a_weight_are_added_in_f32),
         cmocka_unit_test(four_thousand_uses),
         cmocka_unit_test(cotangents_have_the_type_of_their_value),
+        cmocka_unit_test(uses_of_a_narrowed_activation_meet_in_f32),
         cmocka_unit_test(no_path_gives_zeros),
         cmocka_unit_test(parameters_as_outputs),
         cmocka_unit_test(unknown_seed),

@@ -11,12 +11,15 @@ static const char model[] =
     "param wq: f32[6,6] trained = splat(0.5)\nparam wk: f16[6,6] trained = splat(0.5)\n"
     "const minus: i64[1] = [-1]\nconst heads: i64[2] = [2,3]\nconst c: f16[] = 0.5\n"
     "const row: f32[4] = [0,-1,-2,-3]\nconst two: f32[] = 2\n"
-    "sh = Shape(x) {start=0, end=2}\nhs = Concat(sh, heads) {axis=0}\nfs = Concat(sh, minus) {axis=0}\n"
+    "sh = Shape(x) {start=0, end=2}\nhs = Concat(sh, heads) {axis=0}\nfs = Concat(sh, minus) "
+    "{axis=0}\n"
     "mask = Mul(row, two)\nn = LayerNormalization(x, s, b)\nnl = Cast(n) {to=f16}\n"
     "ql = Cast(wq) {to=f16}\nq = MatMul(nl, ql)\nk = MatMul(nl, wk)\nqh = Reshape(q, hs)\n"
-    "kh = Reshape(k, hs)\nqt = Transpose(qh) {perm=[0,2,1,3]}\nkt = Transpose(kh) {perm=[0,2,3,1]}\n"
+    "kh = Reshape(k, hs)\nqt = Transpose(qh) {perm=[0,2,1,3]}\nkt = Transpose(kh) "
+    "{perm=[0,2,3,1]}\n"
     "sc = MatMul(qt, kt)\nss = Mul(sc, c)\nsf = Cast(ss) {to=f32}\nsm = Add(sf, mask)\n"
-    "p = Softmax(sm)\npl = Cast(p) {to=f16}\nct = MatMul(pl, qt)\nco = Transpose(ct) {perm=[0,2,1,3]}\n"
+    "p = Softmax(sm)\npl = Cast(p) {to=f16}\nct = MatMul(pl, qt)\nco = Transpose(ct) "
+    "{perm=[0,2,1,3]}\n"
     "cf = Reshape(co, fs)\no = MatMul(cf, ql)\ng = Gelu(o)\nof = Cast(g) {to=f32}\ny = Add(x, of)\n"
     "l, m = MseLoss(y, t)\noutput loss = l\n}\n";
 

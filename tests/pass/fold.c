@@ -1,5 +1,5 @@
-/* Constants are computed, shape code vanishes, operators that change nothing go. Left: the graph, right:
- * what remains. */
+/* Constants are computed, shape code vanishes, operators that change nothing go. Left: the graph,
+ * right: what remains. */
 #include "tests/support/graphs.h"
 
 static void folds(const char *before, const char *after)
@@ -178,7 +178,8 @@ static void chains_merge(void **state)
           "graph \"g\" {\n"
           "input x: f16[2,3,4]\n"
           "const i64s_2: i64[3] = [6,1,4]\n"
-          "Transpose/Reshape/Reshape: f16[6,1,4] = Reshape(x, i64s_2) @ \"Transpose/Reshape/Reshape\"\n"
+          "Transpose/Reshape/Reshape: f16[6,1,4] = Reshape(x, i64s_2) @ "
+          "\"Transpose/Reshape/Reshape\"\n"
           "Cast: f64[6,1,4] = Cast(Transpose/Reshape/Reshape) {to=f64} @ \"Cast\"\n"
           "y: f64[6,1,4] = Relu(Cast)\n"
           "output y = y\n}\n");
@@ -284,7 +285,8 @@ static void slices_that_cut_all_become_a_split(void **state)
           "const i64s_12: i64[3] = [1,1,1]\n"
           "const i64s_13: i64[2] = [2,2]\n"
           "b: f32[3,2,2], a: f32[3,2,2] = Split(x, i64s_13) {axis=2} @ \"/first\"\n"
-          "/q/Slice: f32[1,2,4], /k/Slice: f32[1,2,4], /v/Slice: f32[1,2,4] = Split(x, i64s_12) @ \"/q/Slice\"\n"
+          "/q/Slice: f32[1,2,4], /k/Slice: f32[1,2,4], /v/Slice: f32[1,2,4] = Split(x, i64s_12) @ "
+          "\"/q/Slice\"\n"
           "r: f32[3,2,2] = Sub(a, b)\n"
           "/q/Reshape: f32[2,4] = Reshape(/q/Slice, i64s_3) @ \"/q/Reshape\"\n"
           "/k/Reshape: f32[2,4] = Reshape(/k/Slice, i64s_7) @ \"/k/Reshape\"\n"

@@ -1,7 +1,7 @@
-/* Folding, lowering, fusing and scheduling do not change what is computed: both graphs are evaluated with
- * the reference kernels, forward and backward, and outputs and gradient slots are compared. The reference
- * kernels round once from double, so a fused cast may differ in the last bit of its type where the two
- * operators would have rounded twice. */
+/* Folding, lowering, fusing and scheduling do not change what is computed: both graphs are
+ * evaluated with the reference kernels, forward and backward, and outputs and gradient slots are
+ * compared. The reference kernels round once from double, so a fused cast may differ in the last
+ * bit of its type where the two operators would have rounded twice. */
 #include "tests/support/graphs.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 
 static void open_one(TestGraph *t, TestValues *v, const char *text, bool optimised)
 {
-    static const PassFn passes[] = {mpri_pass_fold, mpri_pass_lower, mpri_pass_fuse, mpri_pass_schedule};
+    static const PassFn passes[] = {mpri_pass_fold, mpri_pass_lower, mpri_pass_fuse,
+                                    mpri_pass_schedule};
     test_graph_open(t, text);
     t->o.grads = GRADS_TO_SLOTS;
     t->o.training = true;

@@ -1,4 +1,5 @@
-/* Matrix products in one form, with transposes and scalar factors inside. Left: before, right: after. */
+/* Matrix products in one form, with transposes and scalar factors inside. Left: before, right:
+ * after. */
 #include "tests/support/graphs.h"
 
 static void lowers(const char *before, const char *after)
@@ -73,7 +74,8 @@ static void gemm_forms(void **state)
            "b: f16[2,4] = FusedMatMul(x, w, /b/Mul) {trans_a=1, trans_b=1} @ \"/b\"\n"
            "/c/Expand: f16[4] = Expand(one, i64s_2) @ \"/c/Expand\"\n"
            "c: f16[2,4] = FusedMatMul(x, w, /c/Expand) {trans_a=1, trans_b=1} @ \"/c\"\n"
-           "/d/FusedMatMul: f32[2,4] = FusedMatMul(x, w) {trans_a=1, trans_b=1, out_dtype=f32} @ \"/d/FusedMatMul\"\n"
+           "/d/FusedMatMul: f32[2,4] = FusedMatMul(x, w) {trans_a=1, trans_b=1, out_dtype=f32} @ "
+           "\"/d/FusedMatMul\"\n"
            "/d/Cast: f32[2,1] = Cast(col) {to=f32} @ \"/d/Cast\"\n"
            "/d/Add: f32[2,4] = Add(/d/FusedMatMul, /d/Cast) @ \"/d/Add\"\n"
            "d: f16[2,4] = Cast(/d/Add) {to=f16} @ \"/d\"\n"
@@ -144,7 +146,8 @@ static void attention_transposes(void **state)
            "qt: f32[2,3,5,4] = Transpose(q) {perm=[0,2,1,3]} @ \"/qt\"\n"
            "kt: f32[2,3,5,4] = Transpose(k) {perm=[0,2,1,3]} @ \"/kt\"\n"
            "s: f32[2,3,5,5] = FusedMatMul(qt, kt) {trans_b=1, alpha=0.5} @ \"/s\"\n"
-           "grad:/s/FusedMatMul: f32[2,3,5,4] = FusedMatMul(ds, qt) {trans_a=1} @ \"grad:/s/FusedMatMul\"\n"
+           "grad:/s/FusedMatMul: f32[2,3,5,4] = FusedMatMul(ds, qt) {trans_a=1} @ "
+           "\"grad:/s/FusedMatMul\"\n"
            "dk: f32[2,5,3,4] = Transpose(grad:/s/FusedMatMul) {perm=[0,2,1,3]} @ \"grad:/kt\"\n"
            "output y = s\n"
            "output dk = dk\n"

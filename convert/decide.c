@@ -125,6 +125,10 @@ static void decide_node(Decisions *d, const Node *n)
     DType t = opaque || mpri_is(n, OP_Cast) ? MPR_DTYPE_NONE : compute_type(n);
     bool round = t != MPR_DTYPE_NONE && t != MPR_FLOAT32 && n->n_out && n->out[0] && n->out[0]->dtype == t &&
                  (mixed_inputs(n, t) || mpri_is(n, OP_LayerNormalization));
+    if (n->why == mpri_autocast_inside && t == MPR_FLOAT32 && n->out[0]->uses) {
+        round = true;
+        t = n->out[0]->uses->user->out[0]->dtype;
+    }
     for (int i = 0; i < n->origin.n; i++) {
         if (n->origin.v[i] < 0 || n->origin.v[i] >= d->n_nodes) continue;
         FileNodeIO *f = &d->nodes[n->origin.v[i]];

@@ -193,6 +193,41 @@ static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rul
     return MPR_OK;
 }
 
+/* ---- scalars that the 16-bit type cannot hold ---- */
+
+const char mpri_autocast_inside[] = "computed in f32 with an f32 scalar, rounded once";
+
+/* torch multiplies a 16-bit tensor by a host scalar in f32 and rounds the product, never the scalar: such
+ * a node computes in f32 between two casts, which the kernels absorb. */
+static bool inside(const Node *n, CastDecision d, DType t)
+{
+    if (d.cls != CAST_WIDEST || !(n->op->flags & OPF_ELEMENTWISE) || mpri_is(n, OP_Where) || n->n_out != 1) return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const Value *v = n->in[k];
+        double x;
+        if (!may_cast(n, k) || v->dtype != MPR_FLOAT32 || v->shape.rank != 0 || !mpri_dtype_is_low(t)) continue;
+        if (!mpri_prepare_scalar(v, &x)) return true; /* computed from shapes, or trained */
+        float low = t == MPR_FLOAT16 ? mpri_f16_to_f32(mpri_f64_to_f16(x)) : mpri_bf16_to_f32(mpri_f64_to_bf16(x));
+        if ((double)low != x) return true;
+    }
+    return false;
+}
+
+/* What n computed in f32, rounded for all its readers. */
+static mpr_status round_output(Autocast *a, Node *n, DType t)
+{
+    Value *wide = n->out[0], *low;
+    TRY(new_cast(a, wide, t, n->next, mpri_autocast_inside, &low));
+    mpri_value_replace(a->g, wide, low);
+    mpri_node_set_input(low->def, 0, wide);
+    const char *name = wide->name, *inner = mpri_graph_fresh_name(a->g, low->name);
+    if (!inner) return mpri_err_nomem(a->err, 64);
+    mpri_value_rename(a->g, wide, inner); /* the rounded value is what the file calls by this name */
+    mpri_value_rename(a->g, low, name);
+    a->changed = true;
+    return MPR_OK;
+}
+
 /* ---- nodes ---- */
 
 /* Fixed types: inputs go back to what was declared. A Cast takes any type. */
@@ -226,6 +261,9 @@ static mpr_status visit(Autocast *a, Node *n)
     TRY(compute_type(a, n, d.cls, &t));
     if (t == MPR_DTYPE_NONE) return mpri_infer_node(a->g, n, a->err);
     if (mpri_dtype_is_low(t)) TRY(guard(a, n, &d, by_rule, &t, &saturate));
+    bool round = inside(n, d, t);
+    DType low = t;
+    if (round) t = MPR_FLOAT32;
     for (int k = 0; k < n->n_in; k++) {
         if (!may_cast(n, k) && !(mpri_prepare_eligible(n->in[k]) && t == MPR_FLOAT32)) continue;
         Value *v;
@@ -233,8 +271,9 @@ static mpr_status visit(Autocast *a, Node *n)
         if (v != n->in[k]) a->changed = true;
         mpri_node_set_input(n, k, v);
     }
-    n->why = d.why;
+    n->why = round ? mpri_autocast_inside : d.why;
     TRY(mpri_infer_node(a->g, n, a->err));
+    if (round) TRY(round_output(a, n, low));
     count(a, n);
     return MPR_OK;
 }

@@ -85,6 +85,9 @@ mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Ge
 mpr_status mpri_pass_fuse(PassCtx *, Graph *, bool *, Err *);      /* bias + activation epilogues, casts into kernels */
 mpr_status mpri_pass_schedule(PassCtx *, Graph *, bool *, Err *);  /* order that frees memory early */
 
+/* Node.why of a node that autocast lets compute in f32 for the sake of a scalar, and of the Cast behind it. */
+extern const char mpri_autocast_inside[];
+
 /* passes/profile.c */
 mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep_fp32, Arena *arena, Profile **out, Err *err);
 typedef struct CastDecision { CastClass cls; const char *why; } CastDecision;

@@ -162,11 +162,13 @@ static void check_row(const json_t *row, const OpCase *c, DType low)
     const char *want = text_of(row, "out");
     if (!strcmp(want, "error")) want = json_string_value(json_object_get(row, "mpr"));
     if (!want) want = "f32"; /* the hand-written cross-entropy: kept in f32 */
-    DType found = n->linked ? n->out[0]->dtype : t.g->outputs[0].value->dtype;
+    const Value *named = mpri_graph_find_value(t.g, "y"); /* behind the Cast that rounds it, where there is one */
+    DType found = n->linked && named ? named->dtype : t.g->outputs[0].value->dtype;
     if (found != type_of(want, low))
         fail_msg("%s: output %s, expected %s", describe(row, low), mpri_dtype_name(found), want);
     const char *compute = json_string_value(json_object_get(row, "compute"));
-    bool computes = compute && strcmp(compute, "bool") && strcmp(c->op, "Cast.f32");
+    /* with a scalar that the low type cannot hold: low in, low out, f32 between two casts */
+    bool computes = compute && strcmp(compute, "bool") && strcmp(c->op, "Cast.f32") && n->why != mpri_autocast_inside;
     for (int k = 0; computes && n->linked && k < n->n_in; k++) {
         if (!n->in[k] || !mpri_dtype_is_float(n->in[k]->dtype) ||
             (k > 0 && !strcmp(c->op, "LayerNormalization")))

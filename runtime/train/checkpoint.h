@@ -18,7 +18,7 @@
 typedef struct HashText { char hex[33]; } HashText;
 HashText mpri_hash_bytes(const void *bytes, size_t n);
 /* Of operators, names and parameters of the model: another architecture gives another hash. */
-HashText mpri_hash_graph(const Graph *g);
+mpr_status mpri_hash_graph(const Graph *g, HashText *out, Err *err);
 /* Slot names of a checkpoint: optimizer state, then gradients when a window is open. */
 mpr_status mpri_checkpoint_slots(const mpr_prepared *p, Arena *arena, const char *const **names, int *n, Err *err);
 /* "float16 torch-cuda", "float32" */

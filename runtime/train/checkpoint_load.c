@@ -130,8 +130,10 @@ static mpr_status read_tensors(Loader *l, const char *file, CheckpointFile *f)
     if (strcmp(mpri_hash_bytes(f->bytes, f->n).hex, hash)) return refuse(l, file, "its contents do not match the saved hash: it is damaged");
     Err why;
     mpri_err_clear(&why);
-    if (mpri_safetensors_parse(f->bytes, f->n, &l->arena, &f->tensors, &f->n_tensors, &why) != MPR_OK) return refuse(l, file, why.message);
-    return MPR_OK;
+    mpr_status status = mpri_safetensors_parse(f->bytes, f->n, &l->arena, &f->tensors, &f->n_tensors, &why);
+    if (status == MPR_E_NOMEM) *l->err = why;
+    else if (status != MPR_OK) return refuse(l, file, why.message);
+    return status;
 }
 
 static void loader_end(Loader *l)
@@ -217,7 +219,9 @@ static mpr_status compare_weights(Loader *l)
     }
     TRY(compare_count(l, MPRI_WEIGHTS_FILE, &l->weights, names, l->s->n_params));
     const char *graph = json_string_value(json_object_get(l->root, "graph"));
-    if (graph && !strcmp(graph, mpri_hash_graph(l->s->model->m->graph).hex)) return MPR_OK;
+    HashText own;
+    TRY(mpri_hash_graph(l->s->model->m->graph, &own, l->err));
+    if (graph && !strcmp(graph, own.hex)) return MPR_OK;
     return refuse(l, MPRI_STATE_FILE, "it was saved for a model with other operators");
 }
 

@@ -29,15 +29,16 @@ HashText mpri_hash_bytes(const void *bytes, size_t n)
     return t;
 }
 
-HashText mpri_hash_graph(const Graph *g)
+mpr_status mpri_hash_graph(const Graph *g, HashText *out, Err *err)
 {
     Text t;
     mpri_text_init(&t, g->arena->alloc);
     for (const Node *n = g->first; n; n = n->next) mpri_text_add(&t, "%s %s\n", n->opaque_type ? n->opaque_type : n->op->name, n->name);
     for (int i = 0; i < g->n_params; i++) mpri_text_add(&t, "%s\n", g->params[i].name);
-    HashText hash = mpri_hash_bytes(t.text ? t.text : "", t.len);
+    mpr_status status = t.failed ? mpri_err_nomem(err, t.cap) : MPR_OK;
+    *out = mpri_hash_bytes(t.text ? t.text : "", t.len);
     mpri_text_free(&t);
-    return hash;
+    return status;
 }
 
 mpr_status mpri_checkpoint_slots(const mpr_prepared *p, Arena *arena, const char *const **names, int *n, Err *err)
@@ -95,7 +96,7 @@ static mpr_status write_tensors(mpr_session *s, Folder *f, const char *file, con
         mpri_text_add(files, "%s\"%s\": {\"bytes\": %zu, \"xxh128\": \"%s\"}", files->len ? ", " : "", file, bytes.len,
                       mpri_hash_bytes(bytes.text, bytes.len).hex);
     mpri_text_free(&bytes);
-    return status;
+    return status == MPR_OK && files->failed ? mpri_err_nomem(err, files->cap) : status;
 }
 
 static void put_parameters(Text *t, const mpr_session *s)
@@ -139,10 +140,11 @@ static mpr_status put_state(Text *t, mpr_prepared *p, const Text *files, const c
 {
     const mpr_session *s = p->s;
     char *scaler, precision[300];
+    HashText graph;
+    TRY(mpri_hash_graph(s->model->m->graph, &graph, err));
     TRY(mpri_scaler_save(p->scaler, &scaler, err));
     mpri_checkpoint_precision(s, precision, sizeof(precision));
-    mpri_text_add(t, "{\"format\": %d, \"mpr\": \"%s\", \"graph\": \"%s\",\n", MPRI_CHECKPOINT_FORMAT, mpr_version(),
-                  mpri_hash_graph(s->model->m->graph).hex);
+    mpri_text_add(t, "{\"format\": %d, \"mpr\": \"%s\", \"graph\": \"%s\",\n", MPRI_CHECKPOINT_FORMAT, mpr_version(), graph.hex);
     put_parameters(t, s);
     mpri_text_add(t, "\"optimizer\": \"%s\", \"precision\": ", mpri_optimizer_name(p->opt));
     mpri_json_string(t, precision);

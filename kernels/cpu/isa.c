@@ -1,6 +1,6 @@
-/* What the processor runs, by CPUID. The operating system must save the wide registers as well, which
- * the compiler's support test takes into account; F16C has no such test in every compiler, so its bit is
- * read directly. */
+/* What the processor runs, by CPUID. The operating system must save the wide registers as well,
+ * which the compiler's support test takes into account; F16C has no such test in every compiler, so
+ * its bit is read directly. */
 #include "kernels/cpu/isa.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Instruction sets of the CPU kernels, in rising order: a kernel built for one runs on all above it. */
+/* Instruction sets of the CPU kernels, in rising order: a kernel built for one runs on all above
+ * it. */
 #ifndef MPRI_CPU_ISA_H
 #define MPRI_CPU_ISA_H
 
@@ -12,7 +13,7 @@ enum {
 
 /* Highest one that this processor and operating system run. */
 int mpri_cpu_isa(void);
-const char *mpri_isa_name(int isa);       /* "none", "generic", "avx2", "avx512"; "?" beyond */
-int mpri_isa_parse(const char *name);     /* -1 when unknown */
+const char *mpri_isa_name(int isa);   /* "none", "generic", "avx2", "avx512"; "?" beyond */
+int mpri_isa_parse(const char *name); /* -1 when unknown */
 
 #endif

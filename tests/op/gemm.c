@@ -1,6 +1,7 @@
-/* The packed product of every instruction set against a plain double loop: ragged shapes, all transposes, mixed
- * storage types, epilogues, batches, empty sides; the same bits for no pool and for 2 and 3 threads; nothing
- * written behind the workspace or the result. Then the same through operator rows. */
+/* The packed product of every instruction set against a plain double loop: ragged shapes, all
+ * transposes, mixed storage types, epilogues, batches, empty sides; the same bits for no pool and
+ * for 2 and 3 threads; nothing written behind the workspace or the result. Then the same through
+ * operator rows. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,10 @@ typedef struct Case {
     uint64_t stream;
 } Case;
 
-static int64_t pick(const Case *c, int k, int64_t n) { return (int64_t)mpri_rng_below(3, c->stream, (uint64_t)k, (uint64_t)n); }
+static int64_t pick(const Case *c, int k, int64_t n)
+{
+    return (int64_t)mpri_rng_below(3, c->stream, (uint64_t)k, (uint64_t)n);
+}
 
 static void *random_values(Arena *arena, DType t, int64_t n, uint64_t stream)
 {
@@ -36,7 +40,8 @@ static void *random_values(Arena *arena, DType t, int64_t n, uint64_t stream)
 
 static int64_t side(const Case *c, int k)
 {
-    static const int64_t sizes[] = {1, 1, 2, 3, 4, 5, 7, 8, 10, 13, 14, 15, 16, 17, 29, 31, 32, 33, 47, 64, 100, 129, 197, 300};
+    static const int64_t sizes[] = {1,  1,  2,  3,  4,  5,  7,  8,  10,  13,  14,  15,
+                                    16, 17, 29, 31, 32, 33, 47, 64, 100, 129, 197, 300};
     return sizes[pick(c, k, sizeof sizes / sizeof sizes[0])];
 }
 
@@ -52,10 +57,22 @@ static Case make_case(Arena *arena, uint64_t stream)
     case 4: k = 0; break;
     }
     Gemm *g = &c.g;
-    *g = (Gemm){.m = m, .n = n, .k = k, .ta = types[pick(&c, 5, 3)], .tb = types[pick(&c, 6, 3)],
-                .tc = types[pick(&c, 7, 3)], .tbias = types[pick(&c, 8, 3)], .trans_a = pick(&c, 9, 2),
-                .trans_b = pick(&c, 10, 2), .alpha = pick(&c, 11, 2) ? 1.0f : 0.375f, .act = (GemmAct)pick(&c, 12, 4),
-                .batch = batch, .c_step = m * n, .batch_rank = 1, .batch_dims = {batch}, .a_step = {m * k}};
+    *g = (Gemm){.m = m,
+                .n = n,
+                .k = k,
+                .ta = types[pick(&c, 5, 3)],
+                .tb = types[pick(&c, 6, 3)],
+                .tc = types[pick(&c, 7, 3)],
+                .tbias = types[pick(&c, 8, 3)],
+                .trans_a = pick(&c, 9, 2),
+                .trans_b = pick(&c, 10, 2),
+                .alpha = pick(&c, 11, 2) ? 1.0f : 0.375f,
+                .act = (GemmAct)pick(&c, 12, 4),
+                .batch = batch,
+                .c_step = m * n,
+                .batch_rank = 1,
+                .batch_dims = {batch},
+                .a_step = {m * k}};
     g->b_step[0] = pick(&c, 13, 2) ? n * k : 0;
     g->lda = g->trans_a ? m : k;
     g->ldb = g->trans_b ? k : n;
@@ -78,12 +95,16 @@ static double activation(GemmAct act, double x)
     switch (act) {
     case GEMM_RELU: return x > 0 ? x : 0;
     case GEMM_GELU: return 0.5 * x * erfc(-x * 0.70710678118654752440);
-    case GEMM_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case GEMM_GELU_TANH:
+        return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
     default: return x;
     }
 }
 
-static double half_unit(DType t) { return t == MPR_FLOAT32 ? 0x1p-24 : t == MPR_FLOAT16 ? 0x1p-11 : 0x1p-8; }
+static double half_unit(DType t)
+{
+    return t == MPR_FLOAT32 ? 0x1p-24 : t == MPR_FLOAT16 ? 0x1p-11 : 0x1p-8;
+}
 
 /* Element (item, i, j) of the product, and the sum of the magnitudes of its terms. */
 static double exact(const Gemm *g, int64_t item, int64_t i, int64_t j, double *magnitude)
@@ -106,14 +127,17 @@ static double exact(const Gemm *g, int64_t item, int64_t i, int64_t j, double *m
 static void compare(const Case *c, int isa, const Tensor *out, const Tensor *pre)
 {
     const Gemm *g = &c->g;
-    for (int64_t at = 0; at < c->items; at += c->items > 4000 ? 1 + (int64_t)mpri_rng_below(5, c->stream, (uint64_t)at, 61) : 1) {
+    for (int64_t at = 0; at<c->items; at += c->items> 4000
+                             ? 1 + (int64_t)mpri_rng_below(5, c->stream, (uint64_t)at, 61)
+                             : 1) {
         int64_t item = at / (g->m * g->n), i = at / g->n % g->m, j = at % g->n;
         double size, v = exact(g, item, i, j, &size), e = half_unit(g->tc);
         double slack = (size + 2) * 0x1p-24 * (2 + 0.5 * sqrt((double)g->k)) + 0x1p-25;
         double bound = slack + fabs(v) * e * 1.01, found;
         if (pre) {
             found = mpri_load_f64(g->tc, pre->data, at);
-            if (!(fabs(found - v) <= bound)) fail_msg("case %d: pre %g, exactly %g", (int)c->stream, found, v);
+            if (!(fabs(found - v) <= bound))
+                fail_msg("case %d: pre %g, exactly %g", (int)c->stream, found, v);
             v = found; /* the activation works on what was stored */
             bound = 0;
         }
@@ -121,9 +145,11 @@ static void compare(const Case *c, int isa, const Tensor *out, const Tensor *pre
         bound = bound * 1.2 + fabs(y) * e * 1.01 + fabs(v) * 0x1p-21;
         found = mpri_load_f64(g->tc, out->data, at);
         if (!(fabs(found - y) <= bound))
-            fail_msg("case %d, %s: m %d n %d k %d types %d %d %d trans %d %d act %d at %d %d %d: %.9g, exactly %.9g",
-                     (int)c->stream, mpri_isa_name(isa), (int)g->m, (int)g->n, (int)g->k, (int)g->ta, (int)g->tb,
-                     (int)g->tc, g->trans_a, g->trans_b, (int)g->act, (int)item, (int)i, (int)j, found, y);
+            fail_msg("case %d, %s: m %d n %d k %d types %d %d %d trans %d %d act %d at %d %d %d: "
+                     "%.9g, exactly %.9g",
+                     (int)c->stream, mpri_isa_name(isa), (int)g->m, (int)g->n, (int)g->k,
+                     (int)g->ta, (int)g->tb, (int)g->tc, g->trans_a, g->trans_b, (int)g->act,
+                     (int)item, (int)i, (int)j, found, y);
     }
 }
 
@@ -159,8 +185,11 @@ static void against_loop(void **state)
             Tensor out[4], pre[4];
             for (int w = 1; w <= 3; w++) {
                 run_once(&arena, &c, isa, w, &out[w], with_pre ? &pre[w] : NULL);
-                assert_memory_equal(out[1].data, out[w].data, (size_t)c.items * mpri_dtype_size(c.g.tc));
-                if (with_pre) assert_memory_equal(pre[1].data, pre[w].data, (size_t)c.items * mpri_dtype_size(c.g.tc));
+                assert_memory_equal(out[1].data, out[w].data,
+                                    (size_t)c.items * mpri_dtype_size(c.g.tc));
+                if (with_pre)
+                    assert_memory_equal(pre[1].data, pre[w].data,
+                                        (size_t)c.items * mpri_dtype_size(c.g.tc));
             }
             compare(&c, isa, &out[1], with_pre ? &pre[1] : NULL);
         }
@@ -169,15 +198,26 @@ static void against_loop(void **state)
     mpri_arena_destroy(&arena);
 }
 
-/* An element does not depend on what else is computed: the same row alone, and within a larger product. */
+/* An element does not depend on what else is computed: the same row alone, and within a larger
+ * product. */
 static void rows_alone(void **state)
 {
     (void)state;
     Arena arena;
     mpri_arena_init(&arena, mpri_alloc_default(), 0);
     enum { M = 300, N = 45, K = 700 };
-    Case c = {.items = M * N, .g = {.m = M, .n = N, .k = K, .ta = MPR_FLOAT16, .tb = MPR_FLOAT32, .tc = MPR_FLOAT32,
-              .lda = K, .ldb = N, .ldc = N, .alpha = 1, .batch = 1}};
+    Case c = {.items = M * N,
+              .g = {.m = M,
+                    .n = N,
+                    .k = K,
+                    .ta = MPR_FLOAT16,
+                    .tb = MPR_FLOAT32,
+                    .tc = MPR_FLOAT32,
+                    .lda = K,
+                    .ldb = N,
+                    .ldc = N,
+                    .alpha = 1,
+                    .batch = 1}};
     c.g.a = random_values(&arena, MPR_FLOAT16, M * K, 1);
     c.g.b = random_values(&arena, MPR_FLOAT32, N * K, 2);
     for (int isa = MPRI_ISA_GENERIC; isa <= mpri_cpu_isa(); isa++) {
@@ -203,8 +243,20 @@ static void not_finite(void **state)
     mpri_arena_init(&arena, mpri_alloc_default(), 0);
     enum { M = 17, N = 35, K = 33 };
     for (int isa = MPRI_ISA_GENERIC; isa <= mpri_cpu_isa(); isa++) {
-        Case c = {.items = M * N, .g = {.m = M, .n = N, .k = K, .ta = MPR_FLOAT16, .tb = MPR_FLOAT16, .tc = MPR_FLOAT16,
-                  .lda = K, .ldb = K, .ldc = N, .trans_b = true, .alpha = 1, .batch = 1, .act = GEMM_RELU}};
+        Case c = {.items = M * N,
+                  .g = {.m = M,
+                        .n = N,
+                        .k = K,
+                        .ta = MPR_FLOAT16,
+                        .tb = MPR_FLOAT16,
+                        .tc = MPR_FLOAT16,
+                        .lda = K,
+                        .ldb = K,
+                        .ldc = N,
+                        .trans_b = true,
+                        .alpha = 1,
+                        .batch = 1,
+                        .act = GEMM_RELU}};
         c.g.a = c.a = random_values(&arena, MPR_FLOAT16, M * K, 1);
         c.g.b = c.b = random_values(&arena, MPR_FLOAT16, N * K, 2);
         mpri_store_f64(MPR_FLOAT16, c.a, 16 * K + 32, NAN);
@@ -215,23 +267,40 @@ static void not_finite(void **state)
             double v = mpri_load_f64(MPR_FLOAT16, out.data, i);
             bool row = i / N == 16, column = i % N == 34;
             if (row) assert_true(isnan(v));
-            else if (column) assert_true(v == (mpri_load_f64(MPR_FLOAT16, c.a, i / N * K) > 0 ? INFINITY : 0));
+            else if (column)
+                assert_true(v == (mpri_load_f64(MPR_FLOAT16, c.a, i / N * K) > 0 ? INFINITY : 0));
             else assert_true(isfinite(v));
         }
     }
     mpri_arena_destroy(&arena);
 }
 
-/* 65520 rounds to infinity in f16; a sum that passes 65504 on the way does not (f32 accumulation). */
+/* 65520 rounds to infinity in f16; a sum that passes 65504 on the way does not (f32 accumulation).
+ */
 static void f16_range(void **state)
 {
     (void)state;
     const FusedMatMulParams p = {.alpha = 1, .activation = ""};
     const KernelCase cases[] = {
         {OP_FusedMatMul, &p, {"f16[1,2]=32752 32768", "f16[2,1]=1 1"}, {"f16[1,1]=inf"}, 0, MPR_OK},
-        {OP_FusedMatMul, &p, {"f16[1,2]=32736 32768", "f16[2,1]=1 1"}, {"f16[1,1]=65504"}, 0, MPR_OK},
-        {OP_FusedMatMul, &p, {"f16[1,3]=60000 60000 -60000", "f16[3,1]=1 1 1"}, {"f16[1,1]=60000"}, 0, MPR_OK},
-        {OP_FusedMatMul, &p, {"f16[1,1]=5.9604645e-8", "f16[1,1]=1"}, {"f16[1,1]=5.9604645e-8"}, 0, MPR_OK},
+        {OP_FusedMatMul,
+         &p,
+         {"f16[1,2]=32736 32768", "f16[2,1]=1 1"},
+         {"f16[1,1]=65504"},
+         0,
+         MPR_OK},
+        {OP_FusedMatMul,
+         &p,
+         {"f16[1,3]=60000 60000 -60000", "f16[3,1]=1 1 1"},
+         {"f16[1,1]=60000"},
+         0,
+         MPR_OK},
+        {OP_FusedMatMul,
+         &p,
+         {"f16[1,1]=5.9604645e-8", "f16[1,1]=1"},
+         {"f16[1,1]=5.9604645e-8"},
+         0,
+         MPR_OK},
     };
     test_kernel_cases(cases, sizeof cases / sizeof cases[0]);
 }
@@ -239,28 +308,76 @@ static void f16_range(void **state)
 static void operators(void **state)
 {
     (void)state;
-    const FusedMatMulParams plain = {.alpha = 1, .activation = ""}, relu = {.alpha = 1, .activation = "relu"};
-    const FusedMatMulParams ta = {.trans_a = 1, .alpha = 2, .activation = ""}, tb = {.trans_b = 1, .alpha = 1, .activation = ""};
-    const GemmParams gemm = {.alpha = 1, .beta = 1}, half = {.alpha = 1, .beta = 0.5f, .trans_b = 1};
+    const FusedMatMulParams plain = {.alpha = 1, .activation = ""},
+                            relu = {.alpha = 1, .activation = "relu"};
+    const FusedMatMulParams ta = {.trans_a = 1, .alpha = 2, .activation = ""},
+                            tb = {.trans_b = 1, .alpha = 1, .activation = ""};
+    const GemmParams gemm = {.alpha = 1, .beta = 1},
+                     half = {.alpha = 1, .beta = 0.5f, .trans_b = 1};
     const LinearParams linear = {.trans_w = 1};
     const KernelCase cases[] = {
         {OP_MatMul, NULL, {"f32[2]=1 2", "f32[2]=3 4"}, {"f32[]=11"}, 0, MPR_OK},
         {OP_MatMul, NULL, {"f32[2]=1 2", "f32[2,2]=1 2 3 4"}, {"f32[2]=7 10"}, 0, MPR_OK},
         {OP_MatMul, NULL, {"f32[2,2]=1 2 3 4", "f32[2]=1 2"}, {"f32[2]=5 11"}, 0, MPR_OK},
         {OP_MatMul, NULL, {"f32[2,1,2]=1 2 3 4", "f32[2,1]=1 10"}, {"f32[2,1,1]=21 43"}, 0, MPR_OK},
-        {OP_MatMul, NULL, {"f32[2,1,1,2]=1 2 3 4", "f32[3,2,1]=1 0 0 1 1 1"}, {"f32[2,3,1,1]=1 2 3 3 4 7"}, 0, MPR_OK},
+        {OP_MatMul,
+         NULL,
+         {"f32[2,1,1,2]=1 2 3 4", "f32[3,2,1]=1 0 0 1 1 1"},
+         {"f32[2,3,1,1]=1 2 3 3 4 7"},
+         0,
+         MPR_OK},
         {OP_MatMul, NULL, {"f32[1,2]=1 2", "f32[2,2,1]=1 0 0 1"}, {"f32[2,1,1]=1 2"}, 0, MPR_OK},
         {OP_MatMul, NULL, {"f32[2,0]=", "f32[0,2]="}, {"f32[2,2]="}, 0, MPR_OK},
         {OP_MatMul, NULL, {"f32[0,3]=", "f32[3,2]="}, {"f32[0,2]="}, 0, MPR_OK},
         {OP_MatMul, NULL, {"i64[1,2]=3 4", "i64[2,1]=5 6"}, {"i64[1,1]=39"}, 0, MPR_OK},
-        {OP_FusedMatMul, &plain, {"f16[2,2]=1 2 3 4", "f16[2,1]=1 2", "f32[1]=0.5"}, {"f16[2,1]=5.5 11.5"}, 0, MPR_OK},
-        {OP_FusedMatMul, &relu, {"f32[1,2]=1 -2", "f32[2,2]=1 2 3 0", "f32[2]=1 -1"}, {"f32[1,2]=0 1", "f32[1,2]=-4 1"}, 0, MPR_OK},
-        {OP_FusedMatMul, &ta, {"f32[2,1,2]=1 2 3 4", "f32[1,2]=1 2"}, {"f32[2,2,2]=2 4 4 8 6 12 8 16"}, 0, MPR_OK},
-        {OP_FusedMatMul, &tb, {"bf16[1,2,2]=1 2 3 4", "bf16[1,2]=1 2"}, {"bf16[1,2,1]=5 11"}, 0, MPR_OK},
-        {OP_Gemm, &gemm, {"f32[1,2]=1 2", "f32[2,2]=1 2 3 4", "f32[2]=1 2"}, {"f32[1,2]=8 12"}, 0, MPR_OK},
-        {OP_Gemm, &gemm, {"f32[2,1]=1 2", "f32[1,2]=1 2", "f32[2,1]=1 2"}, {"f32[2,2]=2 3 4 6"}, 0, MPR_OK},
-        {OP_Gemm, &half, {"f32[1,2]=1 2", "f32[2,2]=1 2 3 4", "f32[]=2"}, {"f32[1,2]=6 12"}, 0, MPR_OK},
-        {OP_Linear, &linear, {"f32[2,1,2]=1 2 3 4", "f32[1,2]=1 2", "f32[1]=1"}, {"f32[2,1,1]=6 12"}, 0, MPR_OK},
+        {OP_FusedMatMul,
+         &plain,
+         {"f16[2,2]=1 2 3 4", "f16[2,1]=1 2", "f32[1]=0.5"},
+         {"f16[2,1]=5.5 11.5"},
+         0,
+         MPR_OK},
+        {OP_FusedMatMul,
+         &relu,
+         {"f32[1,2]=1 -2", "f32[2,2]=1 2 3 0", "f32[2]=1 -1"},
+         {"f32[1,2]=0 1", "f32[1,2]=-4 1"},
+         0,
+         MPR_OK},
+        {OP_FusedMatMul,
+         &ta,
+         {"f32[2,1,2]=1 2 3 4", "f32[1,2]=1 2"},
+         {"f32[2,2,2]=2 4 4 8 6 12 8 16"},
+         0,
+         MPR_OK},
+        {OP_FusedMatMul,
+         &tb,
+         {"bf16[1,2,2]=1 2 3 4", "bf16[1,2]=1 2"},
+         {"bf16[1,2,1]=5 11"},
+         0,
+         MPR_OK},
+        {OP_Gemm,
+         &gemm,
+         {"f32[1,2]=1 2", "f32[2,2]=1 2 3 4", "f32[2]=1 2"},
+         {"f32[1,2]=8 12"},
+         0,
+         MPR_OK},
+        {OP_Gemm,
+         &gemm,
+         {"f32[2,1]=1 2", "f32[1,2]=1 2", "f32[2,1]=1 2"},
+         {"f32[2,2]=2 3 4 6"},
+         0,
+         MPR_OK},
+        {OP_Gemm,
+         &half,
+         {"f32[1,2]=1 2", "f32[2,2]=1 2 3 4", "f32[]=2"},
+         {"f32[1,2]=6 12"},
+         0,
+         MPR_OK},
+        {OP_Linear,
+         &linear,
+         {"f32[2,1,2]=1 2 3 4", "f32[1,2]=1 2", "f32[1]=1"},
+         {"f32[2,1,1]=6 12"},
+         0,
+         MPR_OK},
     };
     test_kernel_cases(cases, sizeof cases / sizeof cases[0]);
 }

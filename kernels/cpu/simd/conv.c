@@ -2,28 +2,32 @@
  *
  * For one image and group, with col = the patches and ck = input channels times taps,
  *   y[co, out] = w[co, ck] col[ck, out],   dcol = w^T dy,   dw = sum over images of dy col^T.
- * Patches keep the type of x (16-bit storage stays 16-bit) and are laid out along whichever direction copies
- * long runs: [ck, out] when the horizontal stride is 1, [out, ck] otherwise (a patch embedding copies whole
- * kernel rows); the product takes either. A 1x1 kernel needs no gathering. Images go in chunks of bounded size.
- * dcol is f32, so that dx, the sum over the patches an input lies in, is rounded once. */
+ * Patches keep the type of x (16-bit storage stays 16-bit) and are laid out along whichever
+ * direction copies long runs: [ck, out] when the horizontal stride is 1, [out, ck] otherwise (a
+ * patch embedding copies whole kernel rows); the product takes either. A 1x1 kernel needs no
+ * gathering. Images go in chunks of bounded size. dcol is f32, so that dx, the sum over the patches
+ * an input lies in, is rounded once. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd/conv.h"
 #include "runtime/op/ops.h"
 
-enum { CHUNK_ELEMENTS = 4 << 20 }; /* of gathered patches at a time */
+enum {
+    CHUNK_ELEMENTS = 4 << 20, /* of gathered patches at a time */
+    GRAIN = 1 << 16,          /* fewer elements are moved by one thread */
+};
 
 typedef struct Work {
     ConvShape s;
     const void *x, *dy, *w; /* as the operator has them */
     void *y;
     DType tx, ty;
-    bool direct;            /* x is its own patch matrix */
-    bool by_position;       /* col is [out, ck] */
-    int64_t chunk;          /* images at a time */
-    int64_t first, count;   /* images of this chunk */
+    bool direct;          /* x is its own patch matrix */
+    bool by_position;     /* col is [out, ck] */
+    int64_t chunk;        /* images at a time */
+    int64_t first, count; /* images of this chunk */
     void *col;
     void *gemm_workspace;
-    float *sum;             /* dw in f32 where dw is not */
+    float *sum; /* dw in f32 where dw is not */
 } Work;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -45,46 +49,46 @@ static Work work_of(const ConvShape *s)
 
 /* ---- gathering patches; U is an unsigned type of the element's size ---- */
 
-#define GATHER(U)                                                                                          \
-    /* One channel of one image into rows of [ck, out]. */                                                 \
-    static void rows_##U(const ConvShape *s, const U *x, U *col)                                           \
-    {                                                                                                      \
-        for (int64_t t = 0; t < s->taps; t++, col += s->out) {                                             \
-            int64_t dy = t / s->kw * s->dh - s->ph, dx = t % s->kw * s->dw - s->pw, low, high;             \
-            conv_range_(s->w, s->ow, 1, dx, &low, &high);                                                  \
-            for (int64_t oy = 0; oy < s->oh; oy++) {                                                       \
-                int64_t iy = oy * s->sh + dy;                                                              \
-                U *to = col + oy * s->ow;                                                                  \
-                if (iy < 0 || iy >= s->h || low == high) {                                                 \
-                    memset(to, 0, (size_t)s->ow * sizeof *to);                                             \
-                    continue;                                                                              \
-                }                                                                                          \
-                memset(to, 0, (size_t)low * sizeof *to);                                                   \
-                memcpy(to + low, x + iy * s->w + low + dx, (size_t)(high - low) * sizeof *to);             \
-                memset(to + high, 0, (size_t)(s->ow - high) * sizeof *to);                                 \
-            }                                                                                              \
-        }                                                                                                  \
-    }                                                                                                      \
-    /* One row of output positions of one image and group into [out, ck]. */                               \
-    static void patches_##U(const ConvShape *s, const U *x, U *col, int64_t oy)                            \
-    {                                                                                                      \
-        for (int64_t ox = 0; ox < s->ow; ox++) {                                                           \
-            int64_t ix0 = ox * s->sw - s->pw;                                                              \
-            bool inside = s->dw == 1 && ix0 >= 0 && ix0 + s->kw <= s->w;                                   \
-            for (int64_t c = 0; c < s->ci; c++)                                                            \
-                for (int64_t ky = 0; ky < s->kh; ky++, col += s->kw) {                                     \
-                    int64_t iy = oy * s->sh + ky * s->dh - s->ph;                                          \
-                    const U *row = x + c * s->in + iy * s->w;                                              \
-                    if (iy >= 0 && iy < s->h && inside) {                                                  \
-                        for (int64_t kx = 0; kx < s->kw; kx++) col[kx] = row[ix0 + kx];                    \
-                        continue;                                                                          \
-                    }                                                                                      \
-                    for (int64_t kx = 0; kx < s->kw; kx++) {                                               \
-                        int64_t ix = ix0 + kx * s->dw;                                                     \
-                        col[kx] = iy < 0 || iy >= s->h || ix < 0 || ix >= s->w ? 0 : row[ix];              \
-                    }                                                                                      \
-                }                                                                                          \
-        }                                                                                                  \
+#define GATHER(U)                                                                              \
+    /* One channel of one image into rows of [ck, out]. */                                     \
+    static void rows_##U(const ConvShape *s, const U *x, U *col)                               \
+    {                                                                                          \
+        for (int64_t t = 0; t < s->taps; t++, col += s->out) {                                 \
+            int64_t dy = t / s->kw * s->dh - s->ph, dx = t % s->kw * s->dw - s->pw, low, high; \
+            conv_range_(s->w, s->ow, 1, dx, &low, &high);                                      \
+            for (int64_t oy = 0; oy < s->oh; oy++) {                                           \
+                int64_t iy = oy * s->sh + dy;                                                  \
+                U *to = col + oy * s->ow;                                                      \
+                if (iy < 0 || iy >= s->h || low == high) {                                     \
+                    memset(to, 0, (size_t)s->ow * sizeof *to);                                 \
+                    continue;                                                                  \
+                }                                                                              \
+                memset(to, 0, (size_t)low * sizeof *to);                                       \
+                memcpy(to + low, x + iy * s->w + low + dx, (size_t)(high - low) * sizeof *to); \
+                memset(to + high, 0, (size_t)(s->ow - high) * sizeof *to);                     \
+            }                                                                                  \
+        }                                                                                      \
+    }                                                                                          \
+    /* One row of output positions of one image and group into [out, ck]. */                   \
+    static void patches_##U(const ConvShape *s, const U *x, U *col, int64_t oy)                \
+    {                                                                                          \
+        for (int64_t ox = 0; ox < s->ow; ox++) {                                               \
+            int64_t ix0 = ox * s->sw - s->pw;                                                  \
+            bool inside = s->dw == 1 && ix0 >= 0 && ix0 + s->kw <= s->w;                       \
+            for (int64_t c = 0; c < s->ci; c++)                                                \
+                for (int64_t ky = 0; ky < s->kh; ky++, col += s->kw) {                         \
+                    int64_t iy = oy * s->sh + ky * s->dh - s->ph;                              \
+                    const U *row = x + c * s->in + iy * s->w;                                  \
+                    if (iy >= 0 && iy < s->h && inside) {                                      \
+                        for (int64_t kx = 0; kx < s->kw; kx++) col[kx] = row[ix0 + kx];        \
+                        continue;                                                              \
+                    }                                                                          \
+                    for (int64_t kx = 0; kx < s->kw; kx++) {                                   \
+                        int64_t ix = ix0 + kx * s->dw;                                         \
+                        col[kx] = iy < 0 || iy >= s->h || ix < 0 || ix >= s->w ? 0 : row[ix];  \
+                    }                                                                          \
+                }                                                                              \
+        }                                                                                      \
     }
 GATHER(uint16_t)
 GATHER(uint32_t)
@@ -97,7 +101,8 @@ static void gather_tile(void *ctx, int64_t t)
     size_t e = mpri_dtype_size(k->tx);
     if (k->by_position) { /* tile: image, group, row */
         int64_t oy = t % s->oh, item = t / s->oh;
-        const char *x = (const char *)k->x + (size_t)((k->first * s->group + item) * s->ci * s->in) * e;
+        const char *x =
+            (const char *)k->x + (size_t)((k->first * s->group + item) * s->ci * s->in) * e;
         char *col = (char *)k->col + (size_t)((item * s->out + oy * s->ow) * s->ck) * e;
         if (e == 4) patches_uint32_t(s, (const uint32_t *)x, (uint32_t *)col, oy);
         else patches_uint16_t(s, (const uint16_t *)x, (uint16_t *)col, oy);
@@ -109,14 +114,18 @@ static void gather_tile(void *ctx, int64_t t)
     else rows_uint16_t(s, (const uint16_t *)x, (uint16_t *)col);
 }
 
+static Threads *threads_for(Threads *t, int64_t elements) { return elements < GRAIN ? NULL : t; }
+
 /* Patches of the current chunk; returns where they are. */
 static const void *gather(Work *k, Threads *threads)
 {
     const ConvShape *s = &k->s;
     if (k->direct)
-        return (const char *)k->x + (size_t)(k->first * s->group * s->ck * s->out) * mpri_dtype_size(k->tx);
+        return (const char *)k->x +
+               (size_t)(k->first * s->group * s->ck * s->out) * mpri_dtype_size(k->tx);
     int64_t tiles = k->count * s->group * (k->by_position ? s->oh : s->ci);
-    mpri_parallel(threads, tiles, gather_tile, k);
+    mpri_parallel(threads_for(threads, k->count * s->group * s->ck * s->out), tiles, gather_tile,
+                  k);
     return k->col;
 }
 
@@ -126,18 +135,43 @@ static Gemm forward(const Work *k, int64_t count)
 {
     const ConvShape *s = &k->s;
     bool trans = k->by_position && !k->direct;
-    return (Gemm){.m = s->co, .n = s->out, .k = s->ck, .ta = MPR_FLOAT32, .tb = k->tx, .tc = k->ty, .trans_b = trans,
-                  .lda = s->ck, .ldb = trans ? s->ck : s->out, .ldc = s->out, .alpha = 1, .bias_rows = true,
-                  .batch = count, .c_step = s->group * s->co * s->out, .batch_rank = 1, .batch_dims = {count},
+    return (Gemm){.m = s->co,
+                  .n = s->out,
+                  .k = s->ck,
+                  .ta = MPR_FLOAT32,
+                  .tb = k->tx,
+                  .tc = k->ty,
+                  .trans_b = trans,
+                  .lda = s->ck,
+                  .ldb = trans ? s->ck : s->out,
+                  .ldc = s->out,
+                  .alpha = 1,
+                  .bias_rows = true,
+                  .batch = count,
+                  .c_step = s->group * s->co * s->out,
+                  .batch_rank = 1,
+                  .batch_dims = {count},
                   .b_step = {s->group * s->ck * s->out}};
 }
 
 static Gemm backward_patches(const Work *k, int64_t count)
 {
     const ConvShape *s = &k->s;
-    return (Gemm){.m = s->ck, .n = s->out, .k = s->co, .ta = MPR_FLOAT32, .tb = k->ty, .tc = MPR_FLOAT32,
-                  .trans_a = true, .lda = s->ck, .ldb = s->out, .ldc = s->out, .alpha = 1, .batch = count,
-                  .c_step = s->group * s->ck * s->out, .batch_rank = 1, .batch_dims = {count},
+    return (Gemm){.m = s->ck,
+                  .n = s->out,
+                  .k = s->co,
+                  .ta = MPR_FLOAT32,
+                  .tb = k->ty,
+                  .tc = MPR_FLOAT32,
+                  .trans_a = true,
+                  .lda = s->ck,
+                  .ldb = s->out,
+                  .ldc = s->out,
+                  .alpha = 1,
+                  .batch = count,
+                  .c_step = s->group * s->ck * s->out,
+                  .batch_rank = 1,
+                  .batch_dims = {count},
                   .b_step = {s->group * s->co * s->out}};
 }
 
@@ -145,8 +179,18 @@ static Gemm backward_weight(const Work *k)
 {
     const ConvShape *s = &k->s;
     bool rows = k->by_position && !k->direct;
-    return (Gemm){.m = s->co, .n = s->ck, .k = s->out, .ta = k->ty, .tb = k->tx, .tc = MPR_FLOAT32, .trans_b = !rows,
-                  .lda = s->out, .ldb = rows ? s->ck : s->out, .ldc = s->ck, .alpha = 1, .batch = 1};
+    return (Gemm){.m = s->co,
+                  .n = s->ck,
+                  .k = s->out,
+                  .ta = k->ty,
+                  .tb = k->tx,
+                  .tc = MPR_FLOAT32,
+                  .trans_b = !rows,
+                  .lda = s->out,
+                  .ldb = rows ? s->ck : s->out,
+                  .ldc = s->ck,
+                  .alpha = 1,
+                  .batch = 1};
 }
 
 static const void *at(const void *p, int64_t elements, DType t)
@@ -177,7 +221,8 @@ static mpr_status k_conv(const KernelCall *c)
         for (int64_t i = 0; i < s.group; i++) {
             g.a = at(w->data, i * s.co * s.ck, w->dtype);
             g.b = at(patches, i * s.ck * s.out, k.tx);
-            g.c = (char *)y->data + (size_t)((k.first * s.group + i) * s.co * s.out) * mpri_dtype_size(k.ty);
+            g.c = (char *)y->data +
+                  (size_t)((k.first * s.group + i) * s.co * s.out) * mpri_dtype_size(k.ty);
             if (bias) {
                 g.bias = at(bias->data, i * s.co, bias->dtype);
                 g.tbias = bias->dtype;
@@ -226,7 +271,8 @@ static mpr_status k_grad_input(const KernelCall *c)
     k.ty = dy->dtype;
     k.y = dx->data;
     k.col = c->workspace;
-    k.gemm_workspace = (char *)c->workspace + align64((size_t)(k.chunk * s.group * s.ck * s.out) * sizeof(float));
+    k.gemm_workspace =
+        (char *)c->workspace + align64((size_t)(k.chunk * s.group * s.ck * s.out) * sizeof(float));
     for (k.first = 0; k.first < s.n; k.first += k.chunk) {
         k.count = min64(k.chunk, s.n - k.first);
         Gemm g = backward_patches(&k, k.count);
@@ -237,7 +283,8 @@ static mpr_status k_grad_input(const KernelCall *c)
             g.c = (float *)k.col + i * s.ck * s.out;
             MPRI_NAME(gemm).run(&g, k.gemm_workspace, c->threads);
         }
-        mpri_parallel(c->threads, k.count * s.group * s.ci, scatter_tile, &k);
+        mpri_parallel(threads_for(c->threads, k.count * s.group * s.ck * s.out),
+                      k.count * s.group * s.ci, scatter_tile, &k);
     }
     return MPR_OK;
 }
@@ -263,7 +310,8 @@ static mpr_status k_grad_weight(const KernelCall *c)
     k.col = c->workspace;
     bool f32 = dw->dtype == MPR_FLOAT32;
     char *free_space = (char *)c->workspace;
-    if (!k.direct) free_space += align64((size_t)(k.chunk * s.group * s.ck * s.out) * mpri_dtype_size(k.tx));
+    if (!k.direct)
+        free_space += align64((size_t)(k.chunk * s.group * s.ck * s.out) * mpri_dtype_size(k.tx));
     k.sum = f32 ? dw->data : (void *)free_space;
     if (!f32) free_space += align64((size_t)dw->n * sizeof(float));
     k.gemm_workspace = free_space;
@@ -282,7 +330,7 @@ static mpr_status k_grad_weight(const KernelCall *c)
     }
     if (!f32) {
         k.ty = dw->dtype;
-        mpri_parallel(c->threads, (dw->n + 16383) / 16384, convert_tile, &k);
+        mpri_parallel(threads_for(c->threads, dw->n), (dw->n + 16383) / 16384, convert_tile, &k);
     }
     return MPR_OK;
 }
@@ -293,7 +341,8 @@ static size_t workspace(const KernelSig *sig, int threads)
 {
     const Tensor *first = &sig->in[0], *second = &sig->in[1], *out = &sig->out[0];
     const Tensor *x = sig->op == OP_Conv ? first : sig->op == OP_ConvGradInput ? out : second;
-    const Tensor *w = sig->op == OP_ConvGradWeight ? out : second, *y = sig->op == OP_Conv ? out : first;
+    const Tensor *w = sig->op == OP_ConvGradWeight ? out : second,
+                 *y = sig->op == OP_Conv ? out : first;
     ConvShape s = conv_shape(sig->params, x, w, y);
     Work k = work_of(&s);
     k.tx = x->dtype;
@@ -305,20 +354,23 @@ static size_t workspace(const KernelSig *sig, int threads)
     }
     bytes = k.direct ? 0 : align64(patches * mpri_dtype_size(k.tx));
     Gemm g = sig->op == OP_Conv ? forward(&k, k.chunk) : backward_weight(&k);
-    if (sig->op == OP_ConvGradWeight && w->dtype != MPR_FLOAT32) bytes += align64((size_t)w->n * sizeof(float));
+    if (sig->op == OP_ConvGradWeight && w->dtype != MPR_FLOAT32)
+        bytes += align64((size_t)w->n * sizeof(float));
     return bytes + MPRI_NAME(gemm).workspace(&g, threads);
 }
 
 static const char *refuse(const KernelSig *sig)
 {
     for (int i = 0; i < sig->n_in; i++)
-        if (mpri_tensor_here(&sig->in[i]) && !vf_can(sig->in[i].dtype)) return "types other than f32, f16, bf16";
+        if (mpri_tensor_here(&sig->in[i]) && !vf_can(sig->in[i].dtype))
+            return "types other than f32, f16, bf16";
     if (!vf_can(sig->out[0].dtype)) return "types other than f32, f16, bf16";
     if (sig->in[0].rank < 3 || sig->in[0].rank > 4) return "neither one nor two spatial dims";
     return NULL;
 }
 
-/* Each of the three: output positions times output channels times the weights of one output channel. */
+/* Each of the three: output positions times output channels times the weights of one output
+ * channel. */
 static double flops(const KernelSig *sig)
 {
     const Tensor *w = sig->op == OP_ConvGradWeight ? &sig->out[0] : &sig->in[1];
@@ -326,9 +378,11 @@ static double flops(const KernelSig *sig)
     return w->n ? 2.0 * (double)y->n * (double)(w->n / w->dims[0]) : 0;
 }
 
-#define ENTRY(Op, function, text)                                                                  \
-    {.op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = function, .refuse = refuse, \
-     .workspace = workspace, .flops = flops}
+#define ENTRY(Op, function, text)                                                  \
+    {                                                                              \
+        .op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = function, \
+        .refuse = refuse, .workspace = workspace, .flops = flops                   \
+    }
 static const KernelRow rows[] = {
     ENTRY(Conv, k_conv, "conv"),
     ENTRY(ConvGradInput, k_grad_input, "convgradinput"),

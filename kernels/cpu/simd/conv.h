@@ -1,5 +1,5 @@
-/* Shape of a 1-D or 2-D convolution (NCHW), shared by the operator and its two gradients; a 1-D one is a 2-D
- * one of height 1. */
+/* Shape of a 1-D or 2-D convolution (NCHW), shared by the operator and its two gradients; a 1-D one
+ * is a 2-D one of height 1. */
 #ifndef MPRI_CPU_CONV_H
 #define MPRI_CPU_CONV_H
 
@@ -8,27 +8,34 @@
 #include "runtime/op/params.h"
 
 typedef struct ConvShape {
-    int64_t n, group, ci, co;     /* images, groups, channels per group in and out */
-    int64_t h, w, oh, ow, kh, kw; /* input, output, kernel */
+    int64_t n, group, ci, co;       /* images, groups, channels per group in and out */
+    int64_t h, w, oh, ow, kh, kw;   /* input, output, kernel */
     int64_t sh, sw, dh, dw, ph, pw; /* strides, dilations, padding at the begin */
-    int64_t in, out, taps, ck;    /* positions of input, output, kernel; ci * taps */
+    int64_t in, out, taps, ck;      /* positions of input, output, kernel; ci * taps */
 } ConvShape;
 
-VF_FN int64_t conv_pad_(const ConvParams *p, int spatial, int d, int64_t in, int64_t out, int64_t k, int64_t s,
-                        int64_t dil)
+VF_FN int64_t conv_pad_(const ConvParams *p, int spatial, int d, int64_t in, int64_t out, int64_t k,
+                        int64_t s, int64_t dil)
 {
     const char *mode = p->auto_pad ? p->auto_pad : "NOTSET";
     if (strcmp(mode, "VALID") == 0) return 0;
     if (strncmp(mode, "SAME", 4) != 0) return p->pads.n == 2 * spatial ? p->pads.v[d] : 0;
     int64_t need = (out - 1) * s + (k - 1) * dil + 1 - in;
     if (need < 0) need = 0;
-    return strcmp(mode, "SAME_LOWER") == 0 ? need - need / 2 : need / 2; /* the odd one goes to the end or begin */
+    /* The odd one goes to the end or to the begin. */
+    return strcmp(mode, "SAME_LOWER") == 0 ? need - need / 2 : need / 2;
 }
 
 VF_FN ConvShape conv_shape(const ConvParams *p, const Tensor *x, const Tensor *w, const Tensor *y)
 {
     int spatial = x->rank - 2, last = x->rank - 1;
-    ConvShape s = {.n = x->dims[0], .group = p->group > 0 ? p->group : 1, .h = 1, .oh = 1, .kh = 1, .sh = 1, .dh = 1};
+    ConvShape s = {.n = x->dims[0],
+                   .group = p->group > 0 ? p->group : 1,
+                   .h = 1,
+                   .oh = 1,
+                   .kh = 1,
+                   .sh = 1,
+                   .dh = 1};
     s.ci = x->dims[1] / s.group;
     s.co = w->dims[0] / s.group;
     s.w = x->dims[last];
@@ -52,8 +59,9 @@ VF_FN ConvShape conv_shape(const ConvParams *p, const Tensor *x, const Tensor *w
     return s;
 }
 
-/* The outputs o of [*low, *high) see, through tap k, an input inside [0, in): o * s + k * dil - pad. */
-VF_FN void conv_range_(int64_t in, int64_t out, int64_t s, int64_t offset, int64_t *low, int64_t *high)
+/* Outputs o of [*low, *high) see an input inside [0, in) at o * s + offset. */
+VF_FN void conv_range_(int64_t in, int64_t out, int64_t s, int64_t offset, int64_t *low,
+                       int64_t *high)
 {
     int64_t lo = offset >= 0 ? 0 : (-offset + s - 1) / s;
     int64_t hi = offset >= in ? 0 : (in - 1 - offset) / s + 1;

@@ -1,39 +1,42 @@
 /* Packed matrix product after Goto and van de Geijn, arranged for threads and for ragged shapes.
  *
- * One of M and N, the larger, is cut into tiles ("local": every tile packs its own part, which then stays in
- * the L2 cache of its core); the other ("shared") is packed once per k block, by all, and streamed. For each
- * chunk of the shared side and each k block two parallel phases run: pack shared, then the tiles. Sums of
- * earlier k blocks wait in C when it is f32, in a bounded f32 buffer otherwise; the last block applies alpha,
- * bias, activation and the conversion.
+ * One of M and N, the larger, is cut into tiles ("local": every tile packs its own part, which then
+ * stays in the L2 cache of its core); the other ("shared") is packed once per k block, by all, and
+ * streamed. For each chunk of the shared side and each k block two parallel phases run: pack
+ * shared, then the tiles. Sums of earlier k blocks wait in C when it is f32, in a bounded f32
+ * buffer otherwise; the last block applies alpha, bias, activation and the conversion.
  *
- * Batches of small items give whole items to the workers instead. Nothing here depends on the number of
- * threads except how much workspace there is. */
+ * Batches of small items give whole items to the workers instead. Nothing here depends on the
+ * number of threads except how much workspace there is. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd/gemm_pack.h"
 #include "kernels/cpu/simd/vmath.h"
 
 enum {
-    KC_MAX = 512,              /* k block: accumulators are written back once per so many products */
-    SHARED_MAX = 1 << 20,      /* floats of packed shared side */
-    PARTIAL_MAX = 4 << 20,     /* floats of waiting sums */
-    PACK_GRAIN = 1 << 16,      /* floats packed by one tile of the first phase */
+    KC_MAX = 512,          /* k block: accumulators are written back once per so many products */
+    SHARED_MAX = 1 << 20,  /* floats of packed shared side */
+    PARTIAL_MAX = 1 << 20, /* floats of waiting sums */
+    PACK_GRAIN = 1 << 16,  /* floats packed by one tile of the first phase */
 #if defined(MPRI_ISA_avx512)
-    TILE_ROWS = 140, TILE_COLS = 128,
+    TILE_ROWS = 140,
+    TILE_COLS = 128,
 #else
-    TILE_ROWS = 24 * GEMM_MR, TILE_COLS = 8 * GEMM_NR,
+    TILE_ROWS = 24 * GEMM_MR,
+    TILE_COLS = 8 * GEMM_NR,
 #endif
 };
-#define GRAIN_OPS 4e6          /* below so many operations a tile is not worth handing to a thread */
+#define GRAIN_OPS 4e6 /* below so many operations a tile is not worth handing to a thread */
 
 typedef struct Job {
     const Gemm *g;
     const void *a, *b;
     void *c, *pre;
     Threads *threads;
-    bool local_n;              /* the local side is N */
-    bool in_c;                 /* waiting sums are in C */
-    int64_t local, shared;     /* extents of the two sides */
-    int64_t tile, chunk, super; /* local tile; shared chunk; local extent between two packings of shared */
+    bool local_n;          /* the local side is N */
+    bool in_c;             /* waiting sums are in C */
+    int64_t local, shared; /* extents of the two sides */
+    int64_t tile, chunk;   /* of the local side, of the shared side */
+    int64_t super;         /* local extent between two packings of the shared side */
     int64_t kb, blocks;
     size_t shared_floats, partial_floats, local_floats; /* the last per worker */
     float *shared_pack, *partial, *local_pack;
@@ -50,7 +53,10 @@ static int64_t round_up(int64_t a, int64_t b) { return div_up(a, b) * b; }
 
 /* ---- panels: rows are shared out evenly, columns by full width with a ragged last one ---- */
 
-static int64_t panels(bool columns, int64_t extent) { return div_up(extent, columns ? GEMM_NR : GEMM_MR); }
+static int64_t panels(bool columns, int64_t extent)
+{
+    return div_up(extent, columns ? GEMM_NR : GEMM_MR);
+}
 
 static int64_t panel_start(bool columns, int64_t extent, int64_t p)
 {
@@ -67,8 +73,8 @@ static int panel_size(bool columns, int64_t extent, int64_t p)
 }
 
 /* Panels p0 .. p1 - 1 of the rows (columns) at .. at + extent - 1. */
-static void pack_panels(const Job *j, bool columns, float *dst, int64_t at, int64_t extent, int64_t p0,
-                        int64_t p1)
+static void pack_panels(const Job *j, bool columns, float *dst, int64_t at, int64_t extent,
+                        int64_t p0, int64_t p1)
 {
     const Gemm *g = j->g;
     if (columns) {
@@ -97,14 +103,15 @@ VF_FN vf activate(GemmAct act, vf x)
     }
 }
 
-VF_FN void finish_rows(DType t, GemmAct act, const Job *j, const float *tile, int mr, int64_t i, int n,
-                       int64_t col)
+VF_FN void finish_rows(DType t, GemmAct act, const Job *j, const float *tile, int mr, int64_t i,
+                       int n, int64_t col)
 {
     const Gemm *g = j->g;
     float bias[GEMM_NR];
     for (int v = 0; v < n; v += VF_LANES) {
         int left = n - v < VF_LANES ? n - v : VF_LANES;
-        vf_store(bias + v, g->bias && !g->bias_rows ? vf_ld_n(g->tbias, g->bias, col + v, left) : vf_zero());
+        vf_store(bias + v,
+                 g->bias && !g->bias_rows ? vf_ld_n(g->tbias, g->bias, col + v, left) : vf_zero());
     }
     for (int r = 0; r < mr; r++) {
         int64_t at = (i + r) * g->ldc + col;
@@ -125,20 +132,25 @@ VF_FN void finish_rows(DType t, GemmAct act, const Job *j, const float *tile, in
     }
 }
 
-#define FINISH(T, ACT)                                                             \
-    static void finish_##T##_##ACT(const Job *j, const float *tile, int mr, int64_t i, int n, int64_t col) \
-    {                                                                              \
-        finish_rows(MPR_##T, ACT, j, tile, mr, i, n, col);                         \
+#define FINISH(T, ACT)                                                                        \
+    static void finish_##T##_##ACT(const Job *j, const float *tile, int mr, int64_t i, int n, \
+                                   int64_t col)                                               \
+    {                                                                                         \
+        finish_rows(MPR_##T, ACT, j, tile, mr, i, n, col);                                    \
     }
-#define FINISH_ALL(T) FINISH(T, GEMM_NONE) FINISH(T, GEMM_RELU) FINISH(T, GEMM_GELU) FINISH(T, GEMM_GELU_TANH)
+#define FINISH_ALL(T) \
+    FINISH(T, GEMM_NONE) FINISH(T, GEMM_RELU) FINISH(T, GEMM_GELU) FINISH(T, GEMM_GELU_TANH)
 FINISH_ALL(FLOAT32)
 FINISH_ALL(FLOAT16)
 FINISH_ALL(BFLOAT16)
-#define ROW(T) {finish_##T##_GEMM_NONE, finish_##T##_GEMM_RELU, finish_##T##_GEMM_GELU, finish_##T##_GEMM_GELU_TANH}
-static void (*const finish[3][4])(const Job *, const float *, int, int64_t, int, int64_t) = {
-    ROW(FLOAT32), ROW(FLOAT16), ROW(BFLOAT16)};
+#define ROW(T)                                                               \
+    {finish_##T##_GEMM_NONE, finish_##T##_GEMM_RELU, finish_##T##_GEMM_GELU, \
+     finish_##T##_GEMM_GELU_TANH}
+typedef void (*Finish)(const Job *, const float *, int, int64_t, int, int64_t);
+static const Finish finish[3][4] = {ROW(FLOAT32), ROW(FLOAT16), ROW(BFLOAT16)};
 
-static void tile(const Job *j, const float *ap, int mr, int64_t i, const float *bp, int n, int64_t col)
+static void tile(const Job *j, const float *ap, int mr, int64_t i, const float *bp, int n,
+                 int64_t col)
 {
     const Gemm *g = j->g;
     GemmKernel kernel = gemm_kernels[mr - 1][n > VF_LANES];
@@ -148,7 +160,8 @@ static void tile(const Job *j, const float *ap, int mr, int64_t i, const float *
         wait = (float *)j->c + i * g->ldc + col;
         ld_wait = g->ldc;
     } else if (wait) {
-        wait += j->local_n ? (i - j->s0) * ld_wait + col - j->l0 : (i - j->l0) * ld_wait + col - j->s0;
+        int64_t row0 = j->local_n ? j->s0 : j->l0, col0 = j->local_n ? j->l0 : j->s0;
+        wait += (i - row0) * ld_wait + col - col0;
     }
     const float *in = j->first && !g->add ? NULL : wait;
     bool plain = g->tc == MPR_FLOAT32 && !g->bias && !j->pre && g->act == GEMM_NONE;
@@ -204,7 +217,8 @@ static void run_job(Job *j)
                 j->first = block == 0;
                 j->last = block == j->blocks - 1;
                 int64_t n = panels(!j->local_n, j->sn);
-                j->pack_panels = max64(1, PACK_GRAIN / (max64(1, j->kc) * (j->local_n ? GEMM_MR : GEMM_NR)));
+                j->pack_panels =
+                    max64(1, PACK_GRAIN / (max64(1, j->kc) * (j->local_n ? GEMM_MR : GEMM_NR)));
                 mpri_parallel(j->threads, div_up(n, j->pack_panels), pack_shared, j);
                 mpri_parallel_worker(j->threads, div_up(j->ln, j->tile), run_tile, j);
             }
@@ -219,7 +233,8 @@ static void plan(const Gemm *g, Job *j)
     *j = (Job){.g = g, .local_n = g->n >= g->m, .in_c = g->tc == MPR_FLOAT32};
     j->local = j->local_n ? g->n : g->m;
     j->shared = j->local_n ? g->m : g->n;
-    int64_t local_unit = j->local_n ? GEMM_NR : GEMM_MR, shared_unit = j->local_n ? GEMM_MR : GEMM_NR;
+    int64_t local_unit = j->local_n ? GEMM_NR : GEMM_MR;
+    int64_t shared_unit = j->local_n ? GEMM_MR : GEMM_NR;
 
     j->blocks = max64(1, div_up(g->k, KC_MAX));
     j->kb = max64(1, round_up(div_up(g->k, j->blocks), 16));
@@ -241,7 +256,8 @@ static void plan(const Gemm *g, Job *j)
         j->ld_partial = j->local_n ? round_up(j->super, 16) : round_up(j->chunk, 16);
         j->partial_floats = (size_t)(j->ld_partial * (j->local_n ? j->chunk : j->super));
     }
-    j->shared_floats = (size_t)round_up(round_up(min64(j->chunk, j->shared), shared_unit) * j->kb, 16);
+    j->shared_floats =
+        (size_t)round_up(round_up(min64(j->chunk, j->shared), shared_unit) * j->kb, 16);
     j->partial_floats = (size_t)round_up((int64_t)j->partial_floats, 16);
     j->local_floats = (size_t)round_up(round_up(min64(j->tile, j->local), local_unit) * j->kb, 16);
 }
@@ -304,14 +320,18 @@ static bool by_items(const Gemm *g, double ops)
     return g->batch > 1 && (g->batch >= 16 || ops < 6e7);
 }
 
-static double item_ops(const Gemm *g) { return 2.0 * (double)g->m * (double)g->n * (double)max64(1, g->k); }
+static double item_ops(const Gemm *g)
+{
+    return 2.0 * (double)g->m * (double)g->n * (double)max64(1, g->k);
+}
 
 static size_t workspace_bytes(const Gemm *g, int workers)
 {
     if (g->m <= 0 || g->n <= 0 || g->batch <= 0) return 0;
     Job j;
     plan(g, &j);
-    size_t floats = by_items(g, item_ops(g)) ? (size_t)workers * job_floats(&j, 1) : job_floats(&j, workers);
+    size_t floats =
+        by_items(g, item_ops(g)) ? (size_t)workers * job_floats(&j, 1) : job_floats(&j, workers);
     return floats * sizeof(float);
 }
 
@@ -334,4 +354,8 @@ static void run(const Gemm *g, void *workspace, Threads *threads)
 
 double MPRI_NAME(fma_rounds)(int64_t rounds); /* peak.c */
 
-const GemmApi MPRI_NAME(gemm) = {.workspace = workspace_bytes, .run = run, .fma = MPRI_NAME(fma_rounds)};
+const GemmApi MPRI_NAME(gemm) = {
+    .workspace = workspace_bytes,
+    .run = run,
+    .fma = MPRI_NAME(fma_rounds),
+};

@@ -1,7 +1,8 @@
-/* MatMul, Gemm, Linear and FusedMatMul by the packed product of gemm.c: here operands become matrices.
+/* MatMul, Gemm, Linear and FusedMatMul by the packed product of gemm.c: here operands become
+ * matrices.
  *
- * Leading dims of A become rows wherever one matrix B serves them all, which makes one large product out of
- * a batch of small ones. */
+ * Leading dims of A become rows wherever one matrix B serves them all, which makes one large
+ * product out of a batch of small ones. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd/simd.h"
 #include "runtime/op/ops.h"
@@ -49,18 +50,26 @@ static void steps(const Tensor *t, int batch_rank, int64_t *step)
     }
 }
 
-static void describe(const Form *f, const Tensor *a, const Tensor *b, const Tensor *bias, const Tensor *out,
-                     const Tensor *pre, Gemm *g)
+static void describe(const Form *f, const Tensor *a, const Tensor *b, const Tensor *bias,
+                     const Tensor *out, const Tensor *pre, Gemm *g)
 {
-    *g = (Gemm){.ta = a->dtype, .tb = b->dtype, .tc = out->dtype, .a = a->data, .b = b->data, .c = out->data,
-                .alpha = f->alpha, .act = f->act, .batch = 1};
+    *g = (Gemm){.ta = a->dtype,
+                .tb = b->dtype,
+                .tc = out->dtype,
+                .a = a->data,
+                .b = b->data,
+                .c = out->data,
+                .alpha = f->alpha,
+                .act = f->act,
+                .batch = 1};
     if (bias) {
         g->bias = bias->data;
         g->tbias = bias->dtype;
     }
     if (pre) g->pre = pre->data;
     int64_t ar = a->rank > 1 ? a->dims[a->rank - 2] : 1, ac = a->dims[a->rank - 1];
-    int64_t br = b->rank > 1 ? b->dims[b->rank - 2] : b->dims[0], bc = b->rank > 1 ? b->dims[b->rank - 1] : 1;
+    int64_t br = b->rank > 1 ? b->dims[b->rank - 2] : b->dims[0],
+            bc = b->rank > 1 ? b->dims[b->rank - 1] : 1;
     g->trans_a = f->trans_a && a->rank > 1;
     g->trans_b = f->trans_b && b->rank > 1;
     g->m = g->trans_a ? ac : ar;
@@ -70,7 +79,8 @@ static void describe(const Form *f, const Tensor *a, const Tensor *b, const Tens
     g->ldb = bc;
     g->ldc = g->n;
 
-    int ra = a->rank > 2 ? a->rank - 2 : 0, rb = b->rank > 2 ? b->rank - 2 : 0, rank = ra > rb ? ra : rb;
+    int ra = a->rank > 2 ? a->rank - 2 : 0, rb = b->rank > 2 ? b->rank - 2 : 0,
+        rank = ra > rb ? ra : rb;
     for (int d = 0; d < rank; d++) {
         int64_t da = d - rank + ra >= 0 ? a->dims[d - rank + ra] : 1;
         int64_t db = d - rank + rb >= 0 ? b->dims[d - rank + rb] : 1;
@@ -96,7 +106,8 @@ static const Tensor *given(const Tensor *t, int n, int k)
 static void describe_sig(const KernelSig *s, Gemm *g)
 {
     Form f = form_of(s->op, s->params);
-    describe(&f, &s->in[0], &s->in[1], given(s->in, s->n_in, 2), &s->out[0], given(s->out, s->n_out, 1), g);
+    describe(&f, &s->in[0], &s->in[1], given(s->in, s->n_in, 2), &s->out[0],
+             given(s->out, s->n_out, 1), g);
     /* Data are unknown at choice time; what counts is whether they will be there. */
     if (given(s->in, s->n_in, 2)) g->bias = s;
     if (given(s->out, s->n_out, 1)) g->pre = (void *)(uintptr_t)s;
@@ -120,7 +131,8 @@ static const char *refuse(const KernelSig *s)
 {
     const Tensor *a = &s->in[0], *b = &s->in[1], *out = &s->out[0];
     const Tensor *bias = given(s->in, s->n_in, 2), *pre = given(s->out, s->n_out, 1);
-    if (!vf_can(a->dtype) || !vf_can(b->dtype) || !vf_can(out->dtype)) return "types other than f32, f16, bf16";
+    if (!vf_can(a->dtype) || !vf_can(b->dtype) || !vf_can(out->dtype))
+        return "types other than f32, f16, bf16";
     if (a->rank < 1 || b->rank < 1) return "operand without dims";
     if (pre && pre->dtype != out->dtype) return "outputs of different types";
     if (!bias) return NULL;
@@ -129,7 +141,8 @@ static const char *refuse(const KernelSig *s)
     describe(&f, a, b, NULL, out, NULL, &g);
     if (!vf_can(bias->dtype)) return "bias of a type other than f32, f16, bf16";
     if (f.beta != 1.0f) return "beta other than 1";
-    if (bias->rank < 1 || bias->n != g.n || bias->dims[bias->rank - 1] != g.n) return "bias that is not one row";
+    if (bias->rank < 1 || bias->n != g.n || bias->dims[bias->rank - 1] != g.n)
+        return "bias that is not one row";
     return NULL;
 }
 
@@ -138,7 +151,8 @@ static void multiply(int op, const KernelCall *c)
     Form f = form_of(op, c->params);
     Gemm g;
     if (c->out[0].n == 0) return;
-    describe(&f, &c->in[0], &c->in[1], given(c->in, c->n_in, 2), &c->out[0], given(c->out, c->n_out, 1), &g);
+    describe(&f, &c->in[0], &c->in[1], given(c->in, c->n_in, 2), &c->out[0],
+             given(c->out, c->n_out, 1), &g);
     MPRI_NAME(gemm).run(&g, c->workspace, c->threads);
 }
 
@@ -153,9 +167,11 @@ KERNEL(Gemm)
 KERNEL(Linear)
 KERNEL(FusedMatMul)
 
-#define ENTRY(Op, text)                                                                           \
-    {.op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = k_##Op, .refuse = refuse,   \
-     .workspace = workspace, .flops = flops}
+#define ENTRY(Op, text)                                                                            \
+    {                                                                                              \
+        .op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = k_##Op, .refuse = refuse, \
+        .workspace = workspace, .flops = flops                                                     \
+    }
 static const KernelRow rows[] = {
     ENTRY(FusedMatMul, "fusedmatmul"),
     ENTRY(MatMul, "matmul"),

@@ -1,17 +1,19 @@
 /* One small vector abstraction over the instruction sets, chosen at compile time.
  *
- * Every .c file of this folder is compiled once per instruction set (cmake/mpr.cmake) with MPRI_ISA set to
- * generic, avx2 or avx512; MPRI_NAME keeps the symbols apart. Types, VF_LANES (W) lanes each:
+ * Every .c file of this folder is compiled once per instruction set (cmake/mpr.cmake) with MPRI_ISA
+ * set to generic, avx2 or avx512; MPRI_NAME keeps the symbols apart. Types of VF_LANES (W) lanes:
+ *
  *   vf  floats          + - * / work as on scalars
  *   vi  int32           + - & | ^ << >> work lane by lane; (vi)x and (vf)x keep the bits
  *   vm  a mask          made by vm_lt ..., used by vf_blend
- *   vh  W 16-bit lanes  f16 or bf16 as stored
- * Names ending in _n take the first n lanes, 0 <= n <= W: what is beyond is not read (0) or not written.
- * Arithmetic is f32, one rounding at the store. Results depend on the instruction set (lane count, fused
- * multiply-add), never on threads or addresses: no peeling for alignment.
+ *   vh  16-bit lanes    f16 or bf16 as stored
  *
- * Trap: vf_min and vf_max return b when either operand is NaN; use vf_min_nan and vf_max_nan where a NaN
- * must survive. */
+ * Names ending in _n take the first n lanes, 0 <= n <= W: what is beyond is not read (0) or not
+ * written. Arithmetic is f32, one rounding at the store. Results depend on the instruction set
+ * (lane count, fused multiply-add), never on threads or addresses: no peeling for alignment.
+ *
+ * Trap: vf_min and vf_max return b when either operand is NaN; use vf_min_nan and vf_max_nan where
+ * a NaN must survive. */
 #ifndef MPRI_CPU_SIMD_H
 #define MPRI_CPU_SIMD_H
 
@@ -62,6 +64,13 @@ VF_FN vf vf_max_nan(vf a, vf b) { return vf_blend(vm_nan(a), a, vf_max(a, b)); }
 VF_FN vf vf_min_nan(vf a, vf b) { return vf_blend(vm_nan(a), a, vf_min(a, b)); }
 VF_FN vf vf_clamp(vf a, vf low, vf high) { return vf_min(high, vf_max(low, a)); } /* NaN stays */
 
+VF_FN vm vm_load_bool_n(const uint8_t *p, int n)
+{
+    uint8_t b[VF_LANES] = {0};
+    for (int i = 0; i < n; i++) b[i] = p[i];
+    return vm_load_bool(b);
+}
+
 /* Lane by lane in a fixed order; NaN wins. */
 VF_FN float vf_hmax_nan(vf a)
 {
@@ -73,8 +82,8 @@ VF_FN float vf_hmax_nan(vf a)
 }
 VF_FN float vf_hmin_nan(vf a) { return -vf_hmax_nan(vf_neg(a)); }
 
-/* ---- typed memory: element i of a buffer of type t (f32, f16 or bf16). With a constant t the switch
- *      vanishes; with a variable one it is a well-predicted branch per vector. ---- */
+/* ---- typed memory: element i of a buffer of type t (f32, f16 or bf16). With a constant t the
+ * switch vanishes; with a variable one it is a well-predicted branch per vector. ---- */
 
 VF_FN vf vf_ld(DType t, const void *p, int64_t i)
 {

@@ -51,12 +51,22 @@ VF_FN bool vm_any(vm a) { return _mm256_movemask_ps(a) != 0; }
 VF_FN vf vf_blend(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 VF_FN vi vi_blend(vm m, vi a, vi b) { return (vi)_mm256_blendv_ps((vf)b, (vf)a, m); }
 
+/* W bytes, not 0 = true. */
+VF_FN vm vm_load_bool(const uint8_t *p)
+{
+    __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return vm_ne(_mm256_cvtepi32_ps(v), _mm256_setzero_ps());
+}
+
 VF_FN vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 VF_FN vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 
 VF_FN vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps((__m256i)a); }
 VF_FN vi vi_round(vf a) { return (vi)_mm256_cvtps_epi32(a); }
-VF_FN vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vf vf_round(vf a)
+{
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 VF_FN vf vf_floor(vf a) { return _mm256_floor_ps(a); }
 /* 2^n for n in -126 .. 127. */
 VF_FN vf vf_exp2i_(vi n) { return (vf)((n + vi_set1(127)) << 23); }
@@ -68,7 +78,10 @@ VF_FN vf vf_ldexp(vf x, vi n)
 }
 
 VF_FN vf vf_from_f16(vh h) { return _mm256_cvtph_ps(h); }
-VF_FN vh vf_to_f16(vf x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vh vf_to_f16(vf x)
+{
+    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 VF_FN vf vf_from_bf16(vh h)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));

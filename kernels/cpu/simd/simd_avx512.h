@@ -39,20 +39,39 @@ VF_FN vm vm_or(vm a, vm b) { return (vm)(a | b); }
 VF_FN vm vm_not(vm a) { return (vm)~a; }
 VF_FN bool vm_any(vm a) { return a != 0; }
 VF_FN vf vf_blend(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
-VF_FN vi vi_blend(vm m, vi a, vi b) { return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a); }
+VF_FN vi vi_blend(vm m, vi a, vi b)
+{
+    return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a);
+}
+
+/* W bytes, not 0 = true. */
+VF_FN vm vm_load_bool(const uint8_t *p)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)p);
+    return _mm_test_epi8_mask(b, b);
+}
 
 VF_FN vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 VF_FN vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 
 VF_FN vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
 VF_FN vi vi_round(vf a) { return (vi)_mm512_cvtps_epi32(a); }
-VF_FN vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-VF_FN vf vf_floor(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+VF_FN vf vf_round(vf a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+VF_FN vf vf_floor(vf a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
 /* x * 2^n, one rounding. */
 VF_FN vf vf_ldexp(vf x, vi n) { return _mm512_scalef_ps(x, vf_from_vi(n)); }
 
 VF_FN vf vf_from_f16(vh h) { return _mm512_cvtph_ps(h); }
-VF_FN vh vf_to_f16(vf x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VF_FN vh vf_to_f16(vf x)
+{
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 VF_FN vf vf_from_bf16(vh h)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
@@ -89,7 +108,8 @@ VF_FN void vf_transpose(vf r[VF_LANES])
         u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
     for (int i = 0; i < 4; i++) { /* u[4 g + i]: column i of each quarter, rows 4 g .. 4 g + 3 */
-        vf a = _mm512_shuffle_f32x4(u[i], u[i + 4], 0x88), b = _mm512_shuffle_f32x4(u[i], u[i + 4], 0xdd);
+        vf a = _mm512_shuffle_f32x4(u[i], u[i + 4], 0x88),
+           b = _mm512_shuffle_f32x4(u[i], u[i + 4], 0xdd);
         vf c = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0x88);
         vf d = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0xdd);
         r[i] = _mm512_shuffle_f32x4(a, c, 0x88);

@@ -1,14 +1,14 @@
-/* Elementary functions on vectors of floats, within 2 ulp of the exact value, 2.6 where it takes several of
- * them (sigmoid, GELU), unless stated (tests/op/vmath.c measures them against double); NaN in gives NaN out;
- * subnormal results are kept.
+/* Elementary functions on vectors of floats, within 2 ulp of the exact value, 2.6 where it takes
+ * several of them (sigmoid, GELU), unless stated (tests/op/vmath.c measures them against double);
+ * NaN in gives NaN out; subnormal results are kept.
  *
- * Range reduction by Cody and Waite (Software Manual for the Elementary Functions, 1980); polynomials are
- * minimax fits of our own (Lawson's weights on Chebyshev nodes). The normal distribution function is
- * exp(-t^2/2) q(t), q a ratio of polynomials: relative accuracy holds far into the lower tail, which
- * 1 + erf(x) loses.
+ * Range reduction by Cody and Waite (Software Manual for the Elementary Functions, 1980);
+ * polynomials are minimax fits of our own (Lawson's weights on Chebyshev nodes). The normal
+ * distribution function is exp(-t^2/2) q(t), q a ratio of polynomials: relative accuracy holds far
+ * into the lower tail, which 1 + erf(x) loses.
  *
- * Trap: without a fused multiply-add (VF_HAS_FMA 0) products are rounded, so the constants of the reductions
- * have few bits and squares are split. */
+ * Trap: without a fused multiply-add (VF_HAS_FMA 0) products are rounded, so the constants of the
+ * reductions have few bits and squares are split. */
 #ifndef MPRI_CPU_VMATH_H
 #define MPRI_CPU_VMATH_H
 
@@ -25,10 +25,12 @@ VF_FN vf vf_poly_(vf x, const float *c, int n)
 /* exp(x + low), |low| < 0.06, x already clamped to [-104, 89]; 0.6 ulp. */
 VF_FN vf vf_exp_core_(vf x, vf low)
 {
-    static const float c[] = {0.5f, 0.166666641831398f, 0.041665878146886826f, 0.008333690464496613f,
-                              0.001397024025209248f, 0.00019764436001423746f};
+    static const float c[] = {0.5f, 0.166666641831398f, 0.041665878146886826f,
+                              0.008333690464496613f, 0.001397024025209248f,
+                              0.00019764436001423746f};
     vf n = vf_round(x * vf_set1(1.44269504f));
-    vf high = vf_fnma(n, vf_set1(0.693359375f), x); /* exact: ln 2 in two parts, the first of 10 bits */
+    /* ln 2 in two parts, the first of 10 bits: high is exact */
+    vf high = vf_fnma(n, vf_set1(0.693359375f), x);
     vf rest = vf_fma(n, vf_set1(2.12194440e-4f), low);
     vf r = high + rest;
     vf sum = vf_set1(1.0f) + high;
@@ -67,7 +69,8 @@ VF_FN vf vf_log(vf x)
 VF_FN vf vf_tanh(vf x)
 {
     static const float c[] = {-0.3333333134651184f, 0.13333210349082947f, -0.05394720286130905f,
-                              0.021702969446778297f, -0.008182677440345287f, 0.0021475397516041994f};
+                              0.021702969446778297f, -0.008182677440345287f,
+                              0.0021475397516041994f};
     const vf one = vf_set1(1.0f);
     vf t = vf_abs(x), z = x * x;
     vf small = vf_fma(x * z, vf_poly_(z, c, 6), x);
@@ -95,11 +98,12 @@ VF_FN vf vf_exp_half_square_(vf t)
     return vf_exp_core_(s * vf_set1(-0.5f), low * vf_set1(-0.5f));
 }
 
-/* For t in [0, 14.4]: exp(t^2 / 2) (1 - Phi(t)) is the first over *below; all terms are positive. */
+/* For t in [0, 14.4], exp(t^2 / 2) (1 - Phi(t)) is the result over *below; all terms are
+ * positive. */
 VF_FN vf vf_tail_ratio_(vf t, vf *below)
 {
-    static const float n[] = {0.5f, 0.4384971559047699f, 0.18338516354560852f, 0.04068386182188988f,
-                              0.004123841878026724f};
+    static const float n[] = {0.5f, 0.4384971559047699f, 0.18338516354560852f,
+                              0.04068386182188988f, 0.004123841878026724f};
     static const float d[] = {1.0f, 1.6748793125152588f, 1.2031258344650269f, 0.46986672282218933f,
                               0.10198569297790527f, 0.010336820967495441f};
     *below = vf_poly_(t, d, 6);
@@ -109,8 +113,8 @@ VF_FN vf vf_tail_ratio_(vf t, vf *below)
 VF_FN vf vf_erf(vf x)
 {
     static const float c[] = {0.12837916612625122f, -0.37612631916999817f, 0.11283663660287857f,
-                              -0.026857705786824226f, 0.005196952261030674f, -0.0008097703685052693f,
-                              8.185093611245975e-05f};
+                              -0.026857705786824226f, 0.005196952261030674f,
+                              -0.0008097703685052693f, 8.185093611245975e-05f};
     const vf one = vf_set1(1.0f);
     vf a = vf_abs(x), z = x * x;
     vf small = vf_fma(x, vf_poly_(z, c, 7), x);
@@ -121,8 +125,9 @@ VF_FN vf vf_erf(vf x)
     return vf_blend(vm_lt(a, vf_set1(0.95f)), small, large);
 }
 
-/* x Phi(x): a series around 0; from |x| = 0.7 on max(x, 0) - |x| Phi(-|x|), where t Phi(-t) exp(t^2 / 2) =
- * 1/sqrt(2 pi) - n(t) / d(t). A subnormal result may be off by 8 units of its last place. */
+/* x Phi(x): a series around 0; from |x| = 0.7 on max(x, 0) - |x| Phi(-|x|), where
+ * t Phi(-t) exp(t^2 / 2) = 1/sqrt(2 pi) - n(t) / d(t). A subnormal result may be
+ * off by 8 units of its last place. */
 VF_FN vf vf_gelu(vf x)
 {
     static const float c[] = {0.3989422917366028f, -0.06649025529623032f, 0.009972197003662586f,
@@ -137,7 +142,8 @@ VF_FN vf vf_gelu(vf x)
     vf outer = vf_max(x, vf_zero()) - g * vf_exp_half_square_(t);
     return vf_blend(vm_lt(t, vf_set1(0.7f)), center, outer);
 }
-/* Phi(x) + x phi(x), to 2 ulp of Phi(x) or of the result, whichever is larger (there is a zero near -0.75). */
+/* Phi(x) + x phi(x), to 2 ulp of Phi(x) or of the result, whichever is larger (there is a zero near
+ * -0.75). */
 VF_FN vf vf_gelu_grad(vf x)
 {
     const vf one = vf_set1(1.0f);
@@ -161,12 +167,13 @@ VF_FN vf vf_exp_tanh_arg_(vf t)
     ul = vf_fma(t, vf_fma(zl, vf_set1(0.0713548163f), kl), ul);
     return vf_exp_core_(vf_neg(u), vf_neg(ul));
 #else
-    return vf_exp_core_(vf_neg(t * (t * t * vf_set1(0.0713548163f) + vf_set1(1.59576912f))), vf_zero());
+    return vf_exp_core_(vf_neg(t * (t * t * vf_set1(0.0713548163f) + vf_set1(1.59576912f))),
+                        vf_zero());
 #endif
 }
 
-/* x sigmoid(2 u) = x (1 + tanh u) / 2. Without fused multiply-add the rounding of u shows in the lower tail:
- * the error is then below 2 ulp of max(|y|, |x| / 16). */
+/* x sigmoid(2 u) = x (1 + tanh u) / 2. Without fused multiply-add the rounding of u shows in the
+ * lower tail: the error is then below 3 ulp of max(|y|, |x| / 8). */
 VF_FN vf vf_gelu_tanh(vf x)
 {
     const vf one = vf_set1(1.0f);
@@ -206,10 +213,10 @@ VF_FN vf vf_pow(vf x, vf y)
 /* sin (quarter 0) or cos (quarter 1): n quarter turns are taken off in three parts of pi / 2. */
 VF_FN vf vf_sincos_(vf x, int quarter)
 {
-    static const float s[] = {-0.1666666716337204f, 0.008333329111337662f, -0.00019839162996504456f,
-                              2.716712060646387e-06f};
-    static const float c[] = {0.0416666679084301f, -0.0013888883404433727f, 2.4799295715638436e-05f,
-                              -2.7192444918000547e-07f};
+    static const float s[] = {-0.1666666716337204f, 0.008333329111337662f,
+                              -0.00019839162996504456f, 2.716712060646387e-06f};
+    static const float c[] = {0.0416666679084301f, -0.0013888883404433727f,
+                              2.4799295715638436e-05f, -2.7192444918000547e-07f};
     vf n = vf_round(x * vf_set1(0.636619772f));
     vf r = vf_fnma(n, vf_set1(1.57079637f), x);
     r = vf_fnma(n, vf_set1(-4.37113883e-8f), r);

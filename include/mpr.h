@@ -197,7 +197,7 @@ typedef struct mpr_session_options {
     const char *autocast_profile;  /* "torch-cuda" (default), "torch-cpu", or a YAML/JSON file */
     const char *const *keep_fp32;  /* operators or /node-globs, NULL-terminated */
     mpr_dtype eval_autocast;       /* type of evaluation under the profile; NONE: f32 */
-    const char *loss;              /* NULL or "none": forward only; "auto", "cross-entropy", "mse", "output:NAME" */
+    const char *loss;              /* NULL or "none": forward only; "auto", "cross-entropy", "mse", "l1", "bce-with-logits", "output:NAME" */
     const char *logits;            /* output that the loss reads; NULL: the only one, or the one named logits */
     const char *labels;            /* name under which labels are bound; NULL: "labels" */
     mpr_dtype labels_dtype;        /* with loss "auto": decides between cross-entropy (int) and mse (float) */

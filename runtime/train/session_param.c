@@ -1,7 +1,6 @@
 /* Parameters of a session: which are trained, their FP32 masters, their gradient buffers, and export.
  *
- * The trap: a tied parameter has one slot and several storage places in the file, some transposed; export
- * must write all of them. */
+ * A gradient buffer without contents is not zeroed but marked absent: the next backward overwrites it. */
 #include "runtime/train/session.h"
 #include "runtime/train/scaler.h"
 
@@ -279,36 +278,22 @@ mpr_status mpri_session_zero_grad(mpr_session *s, Err *err)
 
 /* ---- export ---- */
 
-typedef struct PatchList {
-    const Alloc *alloc;
-    WeightPatch *v;
-    int n;
-} PatchList;
-
-static void patches_free(PatchList *l)
-{
-    for (int i = 0; i < l->n; i++) mpri_free(l->alloc, (void *)(uintptr_t)l->v[i].data);
-    mpri_free(l->alloc, l->v);
-}
-
-/* Tied copies in the file are the exporter's business. */
-static mpr_status patch_param(mpr_session *s, const SessionParam *sp, PatchList *l, Err *err)
-{
-    StoreSlot *slot = mpri_store_find(&s->store, sp->slot);
-    if (!slot) return MPR_OK;
-    float *host = mpri_alloc(l->alloc, slot->bytes + 1, 64);
-    if (!host) return mpri_err_nomem(err, slot->bytes);
-    l->v[l->n++] = (WeightPatch){ .name = s->graph[MODE_TRAIN]->params[sp->index].name, .data = host, .n = sp->n };
-    return s->device->copy_out(s->device, host, slot->data, slot->bytes, err);
-}
-
+/* The exporter writes every storage place of a tied tensor; one patch per parameter is enough. */
 mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err)
 {
-    PatchList l = { .alloc = &s->ctx->alloc };
-    l.v = mpri_alloc(l.alloc, (size_t)(s->n_params + 1) * sizeof(*l.v), 64);
-    mpr_status status = l.v ? MPR_OK : mpri_err_nomem(err, 0);
-    for (int i = 0; status == MPR_OK && i < s->n_params; i++) status = patch_param(s, &s->params[i], &l, err);
-    if (status == MPR_OK) status = mpri_export_file(s->model->m, path, l.v, l.n, l.alloc, err);
-    patches_free(&l);
+    Arena arena;
+    mpri_arena_init(&arena, &s->ctx->alloc, 0);
+    WeightPatch *patches = ARENA_ARRAY(&arena, WeightPatch, s->n_params + 1);
+    mpr_status status = patches ? MPR_OK : mpri_err_nomem(err, 0);
+    for (int i = 0; status == MPR_OK && i < s->n_params; i++) {
+        StoreSlot *slot;
+        status = param_slot(s, &s->params[i], &slot, err);
+        float *host = status == MPR_OK ? mpri_arena_alloc(&arena, slot->bytes) : NULL;
+        if (status == MPR_OK && !host) status = mpri_err_nomem(err, slot->bytes);
+        if (status == MPR_OK) status = s->device->copy_out(s->device, host, slot->data, slot->bytes, err);
+        patches[i] = (WeightPatch){ .name = s->params[i].name, .data = host, .n = s->params[i].n };
+    }
+    if (status == MPR_OK) status = mpri_export_file(s->model->m, path, patches, s->n_params, &s->ctx->alloc, err);
+    mpri_arena_destroy(&arena);
     return status;
 }

@@ -76,10 +76,9 @@ static void grad_tile(void *ctx, int64_t tile)
     vf scale = vf_set1((float)o->d.scale);
     for (int64_t i = tile * TILE, end = least(o->y->n, i + TILE); i < end; i += VF_LANES) {
         int k = (int)least(VF_LANES, end - i);
-        float keep[VF_LANES] = {0};
-        for (int j = 0; j < k; j++) keep[j] = mask[i + j];
         vf v = vf_ld_n(o->x->dtype, o->x->data, i, k) * scale;
-        vf_st_n(o->y->dtype, o->y->data, i, vf_blend(vm_eq(vf_load(keep), vf_zero()), vf_zero(), v), k);
+        vm keep = k == VF_LANES ? vm_load_bool(mask + i) : vm_load_bool_n(mask + i, k);
+        vf_st_n(o->y->dtype, o->y->data, i, vf_blend(keep, v, vf_zero()), k);
     }
 }
 

@@ -193,15 +193,11 @@ static mpr_status k_clip(const KernelCall *c)
 
 /* ---- Where: the condition is bytes ---- */
 
-typedef uint8_t Bytes __attribute__((vector_size(VF_LANES)));
-
 VF_FN vm condition(const Sweep *s, const Run *r, int64_t i, int n)
 {
     const uint8_t *p = (const uint8_t *)s->in[0].p + r->base[0];
     if (!r->step[0]) return vm_ne(vf_set1(*p), vf_zero());
-    Bytes b = {0};
-    memcpy(&b, p + i, (size_t)n);
-    return vm_ne(vf_from_vi(__builtin_convertvector(b, vi)), vf_zero());
+    return n == VF_LANES ? vm_load_bool(p + i) : vm_load_bool_n(p + i, n);
 }
 
 static void where_tile(void *ctx, int64_t tile)

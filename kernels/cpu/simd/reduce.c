@@ -7,7 +7,7 @@
  * partial result, and partial results are added in order. */
 #include "kernels/cpu/simd/tiles.h"
 
-enum { BLOCKS = 64, COLUMNS = 2048 };
+enum { BLOCKS = 64, COLUMNS = 2048, STRIP = 1024 };
 
 typedef struct Form {
     bool middle_stays; /* [P, K, Q] */
@@ -110,15 +110,27 @@ static void column_tile(void *ctx, int64_t tile)
     for (; r < end; r++) add_rows(s, to, (i * s->r + r) * s->b + c0, columns, false);
 }
 
-/* Partial results of TILE / BLOCKS outputs, block after block. */
-static void join_tile(void *ctx, int64_t tile)
+/* Partial results of a strip of outputs, block after block. B = 1: a strip of rows, else of one row's columns. */
+static void join_rows(void *ctx, int64_t tile)
 {
     const Sum *s = ctx;
-    int64_t n = s->a * s->b, width = TILE / BLOCKS;
-    for (int64_t i = tile * width, end = least(n, i + width); i < end; i++) {
+    for (int64_t i = tile * STRIP, end = least(s->a, i + STRIP); i < end; i++) {
         float sum = 0;
-        for (int64_t k = 0; k < s->blocks; k++) sum += s->partial[(i / s->b * s->blocks + k) * s->b + i % s->b];
+        for (int64_t k = 0; k < s->blocks; k++) sum += s->partial[i * s->blocks + k];
         vf_st1(s->y->dtype, s->y->data, i, sum / s->divisor);
+    }
+}
+
+static void join_columns(void *ctx, int64_t tile)
+{
+    const Sum *s = ctx;
+    int64_t strips = tiles_of(s->b, STRIP), i = tile / strips;
+    vf divisor = vf_set1(s->divisor);
+    for (int64_t j = tile % strips * STRIP, end = least(s->b, j + STRIP); j < end; j += VF_LANES) {
+        int n = (int)least(VF_LANES, end - j);
+        vf sum = vf_zero();
+        for (int64_t k = 0; k < s->blocks; k++) sum += vf_load_n(s->partial + (i * s->blocks + k) * s->b + j, n);
+        vf_st_n(s->y->dtype, s->y->data, i * s->b + j, sum / divisor, n);
     }
 }
 
@@ -163,9 +175,13 @@ static mpr_status sum_over(const KernelCall *c, uint32_t axes, bool mean)
         mpri_parallel(c->threads, tiles_of(s.r, s.per_tile), middle_tile, &s);
         return MPR_OK;
     }
-    if (s.b == 1) mpri_parallel(c->threads, tiles_of(s.a, s.per_tile) * s.blocks, row_tile, &s);
-    else mpri_parallel(c->threads, s.a * s.blocks * s.strips, column_tile, &s);
-    mpri_parallel(c->threads, tiles_of(s.a * s.b, TILE / BLOCKS), join_tile, &s);
+    if (s.b == 1) {
+        mpri_parallel(c->threads, tiles_of(s.a, s.per_tile) * s.blocks, row_tile, &s);
+        mpri_parallel(c->threads, tiles_of(s.a, STRIP), join_rows, &s);
+    } else {
+        mpri_parallel(c->threads, s.a * s.blocks * s.strips, column_tile, &s);
+        mpri_parallel(c->threads, s.a * tiles_of(s.b, STRIP), join_columns, &s);
+    }
     return MPR_OK;
 }
 

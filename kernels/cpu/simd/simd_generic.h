@@ -58,6 +58,12 @@ VF_FN bool vm_any(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; }
 VF_FN vf vf_blend(vm m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
 VF_FN vi vi_blend(vm m, vi a, vi b) { return (a & m) | (b & ~m); }
 
+/* W bytes, not 0 = true. */
+VF_FN vm vm_load_bool(const uint8_t *p)
+{
+    return (vm)((vi){p[0], p[1], p[2], p[3]} != vi_set1(0));
+}
+
 VF_FN vf vf_max(vf a, vf b) { return vf_blend(vm_gt(a, b), a, b); }
 VF_FN vf vf_min(vf a, vf b) { return vf_blend(vm_lt(a, b), a, b); }
 

@@ -1,6 +1,7 @@
 /* Softmax and LogSoftmax along the last axis, and their gradients; other axes are left to the reference
  * kernels. A row is read once for its maximum and once for its sum of exponentials. An f32 output keeps the
- * exponentials in between; a 16-bit one would round them, so there they are computed again.
+ * exponentials in between; a 16-bit one would round them, so there they wait on the stack, or are computed
+ * again for a long row.
  * A row of only -inf gives 0 (its logarithm -inf). A tile is a fixed number of rows. */
 #include "kernels/cpu/simd/tiles.h"
 #include "kernels/cpu/simd/vmath.h"
@@ -86,6 +87,15 @@ VF_FN void row_softmax(const Job *job, DType t, int64_t at)
         for (int64_t j = 0; j < job->n; j += VF_LANES) {
             int k = (int)least(VF_LANES, job->n - j);
             vf_store_n((float *)y + at + j, vf_load_n((float *)y + at + j, k) * scale, k);
+        }
+        return;
+    }
+    if (job->n <= SUM_BLOCK) {
+        float e[SUM_BLOCK];
+        vf scale = vf_set1(1.0f / row_exp(t, (const char *)x + at * (int64_t)mpri_dtype_size(t), e, 0, job->n, shift));
+        for (int64_t j = 0; j < job->n; j += VF_LANES) {
+            int k = (int)least(VF_LANES, job->n - j);
+            vf_st_n(ty, y, at + j, vf_load_n(e + j, k) * scale, k);
         }
         return;
     }

@@ -110,7 +110,7 @@ static void test_small(void **state)
     mpri_text_init(&t, NULL);
     assert_ok(mpri_plan_print(p, &t), &err);
     const char *words[] =
-        {"3 steps", "MatMul",          "ref.",   "f32[2,2]", "in place of input 0",
+        {"3 steps", "MatMul",          "cpu.",   "f32[2,2]", "in place of input 0",
          "@ /mm",   "bytes per class", "forward"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (!strstr(t.text, words[i])) fail_msg("no '%s' in\n%s", words[i], t.text);

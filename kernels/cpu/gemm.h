@@ -28,7 +28,7 @@ typedef struct Gemm {
     bool add;              /* the product is added to C: f32, alpha 1, no bias, act or pre */
     int64_t batch;         /* items; C items are c_step elements apart */
     int64_t c_step;
-    int batch_rank;        /* item -> index by dims, index -> elements by steps (0 where broadcast) */
+    int batch_rank;        /* item -> index by dims -> elements by steps (0: broadcast) */
     int64_t batch_dims[GEMM_BATCH_RANK], a_step[GEMM_BATCH_RANK], b_step[GEMM_BATCH_RANK];
 } Gemm;
 

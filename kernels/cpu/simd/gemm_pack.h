@@ -25,8 +25,11 @@ VF_FN void pack_a_rows_(DType t, float *dst, const void *src, int64_t ld, int64_
             for (int i = 0; i < VF_LANES; i++)
                 r[i] = i < mr ? vf_ld_n(t, src, at + i * ld + k, kn) : vf_zero();
         vf_transpose(r);
-        if (k + VF_LANES < kc) {
-            for (int j = 0; j < VF_LANES; j++) vf_store(dst + (k + j) * mr, r[j]);
+        if (kn == VF_LANES) {
+            for (int j = 0; j < VF_LANES - 1; j++) vf_store(dst + (k + j) * mr, r[j]);
+            float *last = dst + (k + VF_LANES - 1) * mr;
+            if (k + VF_LANES < kc) vf_store(last, r[VF_LANES - 1]);
+            else vf_store_n(last, r[VF_LANES - 1], mr);
         } else {
             float block[VF_LANES * VF_LANES];
             for (int j = 0; j < VF_LANES; j++) vf_store(block + j * VF_LANES, r[j]);

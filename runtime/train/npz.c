@@ -65,6 +65,7 @@ mpr_status mpri_npz_write(const Alloc *alloc, const char *path, int n, const cha
 #include "importer/source.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/size.h"
+#include "runtime/train/safetensors.h"
 
 typedef struct NpzMember {
     char *key;
@@ -136,6 +137,26 @@ static mpr_status list_members(Npz *z, Err *err)
     return MPR_OK;
 }
 
+/* libzip refuses a whole archive for one odd member: find it among the local headers, to name it. */
+static void name_odd_member(const Alloc *alloc, const char *path, Err *err)
+{
+    uint8_t *b;
+    size_t n;
+    Err quiet;
+    mpri_err_clear(&quiet);
+    if (mpri_read_file(alloc, path, &b, &n, &quiet) != MPR_OK) return;
+    for (size_t i = 0; i + 30 < n; i++) {
+        if (memcmp(b + i, "PK\3\4", 4)) continue;
+        unsigned method = b[i + 8] | (unsigned)b[i + 9] << 8, length = b[i + 26] | (unsigned)b[i + 27] << 8;
+        if (method == 0 || method == 8 || i + 30 + length > n) continue;
+        char *name = copy_text(alloc, (const char *)b + i + 30, length);
+        if (name) mpri_err_where(err, "member '%s', compression method %u", mpri_err_name(name), method);
+        mpri_free(alloc, name);
+        break;
+    }
+    mpri_free(alloc, b);
+}
+
 mpr_status mpri_npz_open(const Alloc *alloc, const char *path, Npz **out, Err *err)
 {
     *out = NULL;
@@ -151,6 +172,7 @@ mpr_status mpri_npz_open(const Alloc *alloc, const char *path, Npz **out, Err *e
         zip_error_init_with_code(&why, code);
         mpri_err_set(err, MPR_E_DATA, "not a readable .npz archive: %s", zip_error_strerror(&why));
         zip_error_fini(&why);
+        if (code == ZIP_ER_INCONS) name_odd_member(alloc, path, err);
         mpri_err_where(err, "%s", mpri_err_name(path));
         return mpri_err_advice(err, "write the file again with numpy.savez");
     }

@@ -4,6 +4,7 @@
 #include "runtime/train/session.h"
 #include "runtime/train/scaler.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool matches(const char *glob, const Param *p)
@@ -43,6 +44,19 @@ static bool any_match(const char *const *globs, const Param *p)
     return false;
 }
 
+/* With the reasons of the first few, which name the nodes that stop the way. */
+static mpr_status nothing_to_train(const Graph *g, Err *err)
+{
+    char reasons[1024] = "";
+    for (int i = 0; i < g->n_params && i < 3; i++) {
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof(reasons) - used, "%s'%s': %s", i ? "; " : ": ", mpri_err_name(g->params[i].name),
+                 g->params[i].reason ? g->params[i].reason : "not trained");
+    }
+    mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "the model has no trainable parameter (%d float initializers)%s", g->n_params, reasons);
+    return mpri_err_advice(err, "mpr-inspect --params tells why each tensor is not trained; export with weights as initializers");
+}
+
 mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err)
 {
     TRY(check_globs("freeze", s->o.freeze, g, &s->arena, err));
@@ -66,8 +80,7 @@ mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err)
         mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "all %d trainable parameters are frozen by freeze or train-only", trainable);
         return mpri_err_advice(err, "leave at least one parameter to train");
     }
-    mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "the model has no trainable parameter (%d float initializers)", g->n_params);
-    return mpri_err_advice(err, "mpr-inspect --params tells why each tensor is not trained; export with weights as initializers");
+    return nothing_to_train(g, err);
 }
 
 mpr_status mpri_graph_make_param_slots(Graph *g, Err *err)

@@ -2,7 +2,8 @@
  *
  * The mask is a function of (run seed, node seed, node stream, number of the forward pass, element), so it
  * depends neither on threads nor on history, and a resumed run draws what the uninterrupted one would
- * have. Elements 4i .. 4i+3 take the four words of Philox counter i; a word below the threshold drops. */
+ * have. Elements come in blocks of 64, which take 16 counters of the Philox generator: element 64 b + 16 k + i
+ * is dropped when the upper 24 bits of word k of counter 16 b + i are below the threshold. */
 #ifndef MPRI_DROPOUT_MASK_H
 #define MPRI_DROPOUT_MASK_H
 
@@ -12,7 +13,7 @@
 
 typedef struct DropoutDraw {
     uint64_t seed, stream;
-    uint64_t threshold; /* ratio * 2^32, rounded: 0 keeps all, 2^32 drops all */
+    int32_t threshold; /* ratio * 2^24, rounded: 0 keeps all, 2^24 drops all */
     double scale;       /* 1 / (1 - ratio); 0 when all is dropped */
 } DropoutDraw;
 
@@ -28,18 +29,17 @@ static inline DropoutDraw mpri_dropout_draw(const KernelCall *c, int at)
     if (!training || !(ratio > 0)) ratio = 0;
     if (ratio > 1) ratio = 1;
     DropoutDraw d = {.scale = ratio < 1 ? 1 / (1 - ratio) : 0};
-    d.threshold = (uint64_t)(ratio * 0x1p32 + 0.5);
+    d.threshold = (int32_t)(ratio * 0x1p24 + 0.5);
     d.seed = c->seed ^ (uint64_t)p->seed * 0x9E3779B97F4A7C15;
     d.stream = c->step << 24 ^ (uint64_t)p->stream;
     return d;
 }
 
-/* keep[0..3] for elements 4 * group … 4 * group + 3. */
-static inline void mpri_dropout_keep(const DropoutDraw *d, int64_t group, bool keep[4])
+static inline bool mpri_dropout_kept(const DropoutDraw *d, int64_t element)
 {
     uint32_t word[4];
-    mpri_philox(d->seed, d->stream, (uint64_t)group, word);
-    for (int k = 0; k < 4; k++) keep[k] = word[k] >= d->threshold;
+    mpri_philox(d->seed, d->stream, (uint64_t)(element / 64 * 16 + element % 16), word);
+    return (int32_t)(word[element % 64 / 16] >> 8) >= d->threshold;
 }
 
 #endif

@@ -6,13 +6,11 @@
 static mpr_status k_dropout(const KernelCall *c)
 {
     DropoutDraw d = mpri_dropout_draw(c, 1);
-    bool keep[4] = {true, true, true, true};
     for (int64_t i = 0; i < c->out[0].n; i++) {
-        if (i % 4 == 0 && d.threshold) mpri_dropout_keep(&d, i / 4, keep);
-        double x = mpri_ref_load(&c->in[0], i);
-        mpri_ref_store(&c->out[0], i, keep[i % 4] ? x * d.scale : 0);
+        bool keep = !d.threshold || mpri_dropout_kept(&d, i);
+        mpri_ref_store(&c->out[0], i, keep ? mpri_ref_load(&c->in[0], i) * d.scale : 0);
         if (c->n_out > 1 && mpri_tensor_here(&c->out[1]))
-            mpri_store_i64(c->out[1].dtype, c->out[1].data, i, keep[i % 4]);
+            mpri_store_i64(c->out[1].dtype, c->out[1].data, i, keep);
     }
     return MPR_OK;
 }

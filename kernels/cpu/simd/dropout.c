@@ -1,41 +1,34 @@
-/* Dropout and its gradient; which elements stay is defined in kernels/dropout_mask.h. GROUPS counters of the
- * Philox generator run side by side (Salmon et al., SC'11), written so that the compiler vectorises them; the
- * words are those of mpri_philox. */
+/* Dropout and its gradient; which elements stay is defined in kernels/dropout_mask.h. A vector of counters runs
+ * through Philox4x32-10 (Salmon et al., SC'11) at once; the words are those of mpri_philox. */
 #include "kernels/cpu/simd/tiles.h"
 #include "kernels/dropout_mask.h"
 
-enum { GROUPS = 64, PER_PASS = 4 * GROUPS };
+enum { BLOCK = 64, COUNTERS = 16 }; /* elements and counters of a block of the mask */
 
-/* keep[4 g + k] for counters first … first + GROUPS - 1. */
-static void draw(const DropoutDraw *d, int64_t first, float keep[PER_PASS])
+/* Words of the counters first … first + W - 1. */
+VF_FN void philox(const DropoutDraw *d, uint64_t first, vi word[4])
 {
-    uint32_t c0[GROUPS], c1[GROUPS], c2[GROUPS], c3[GROUPS];
+    static const int32_t steps[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int i = 0; i < GROUPS; i++) {
-        uint64_t counter = (uint64_t)first + (uint64_t)i;
-        c0[i] = (uint32_t)counter;
-        c1[i] = (uint32_t)(counter >> 32);
-        c2[i] = (uint32_t)d->stream;
-        c3[i] = (uint32_t)(d->stream >> 32);
-    }
+    vi step, h0, l0, h1, l1;
+    memcpy(&step, steps, sizeof step);
+    vi c0 = vi_set1((int32_t)first) + step; /* first is a multiple of W: no carry into the upper half */
+    vi c1 = vi_set1((int32_t)(first >> 32)), c2 = vi_set1((int32_t)d->stream);
+    vi c3 = vi_set1((int32_t)(d->stream >> 32));
     for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < GROUPS; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53 * c0[i], p1 = (uint64_t)0xCD9E8D57 * c2[i];
-            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
-            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c1[i] = (uint32_t)p1;
-            c3[i] = (uint32_t)p0;
-        }
+        vi_mul_wide(c0, 0xD2511F53, &h0, &l0);
+        vi_mul_wide(c2, 0xCD9E8D57, &h1, &l1);
+        c0 = h1 ^ c1 ^ vi_set1((int32_t)k0);
+        c2 = h0 ^ c3 ^ vi_set1((int32_t)k1);
+        c1 = l1;
+        c3 = l0;
         k0 += 0x9E3779B9;
         k1 += 0xBB67AE85;
     }
-    const uint32_t last = (uint32_t)(d->threshold - 1); /* words up to it are dropped; threshold > 0 */
-    for (int i = 0; i < GROUPS; i++) {
-        keep[4 * i] = c0[i] > last ? 1.0f : 0.0f;
-        keep[4 * i + 1] = c1[i] > last ? 1.0f : 0.0f;
-        keep[4 * i + 2] = c2[i] > last ? 1.0f : 0.0f;
-        keep[4 * i + 3] = c3[i] > last ? 1.0f : 0.0f;
-    }
+    word[0] = c0;
+    word[1] = c1;
+    word[2] = c2;
+    word[3] = c3;
 }
 
 typedef struct Dropout {
@@ -44,22 +37,28 @@ typedef struct Dropout {
     DropoutDraw d;
 } Dropout;
 
+/* W elements from `at` on, of which the first n exist. */
+VF_FN void drop(const Dropout *o, int64_t at, int n, vm keep)
+{
+    vf v = vf_ld_n(o->x->dtype, o->x->data, at, n) * vf_set1((float)o->d.scale);
+    vf_st_n(o->y->dtype, o->y->data, at, vf_blend(keep, v, vf_zero()), n);
+    if (o->mask) vm_store_bool_n((uint8_t *)o->mask->data + at, keep, n);
+}
+
 static void dropout_tile(void *ctx, int64_t tile)
 {
     const Dropout *o = ctx;
-    float keep[PER_PASS];
-    vf scale = vf_set1((float)o->d.scale), half = vf_set1(0.5f);
-    for (int i = 0; i < PER_PASS; i++) keep[i] = 1;
-    for (int64_t at = tile * TILE, end = least(o->y->n, at + TILE); at < end; at += PER_PASS) {
-        int64_t n = least(PER_PASS, end - at);
-        if (o->d.threshold) draw(&o->d, at / 4, keep);
-        for (int64_t j = 0; j < n; j += VF_LANES) {
-            int k = (int)least(VF_LANES, n - j);
-            vf v = vf_ld_n(o->x->dtype, o->x->data, at + j, k) * scale;
-            vf_st_n(o->y->dtype, o->y->data, at + j, vf_blend(vm_gt(vf_load(keep + j), half), v, vf_zero()), k);
+    vf threshold = vf_set1((float)o->d.threshold);
+    for (int64_t at = tile * TILE, end = least(o->y->n, at + TILE); at < end; at += BLOCK)
+        for (int i = 0; i < COUNTERS; i += VF_LANES) {
+            vi word[4];
+            philox(&o->d, (uint64_t)(at / BLOCK * COUNTERS + i), word);
+            for (int k = 0; k < 4; k++) {
+                int64_t from = at + k * COUNTERS + i, n = least(VF_LANES, end - from);
+                vi upper = (word[k] >> 8) & vi_set1(0xffffff);
+                if (n > 0) drop(o, from, (int)n, vm_ge(vf_from_vi(upper), threshold));
+            }
         }
-        for (int64_t j = 0; j < n && o->mask; j++) ((uint8_t *)o->mask->data)[at + j] = keep[j] != 0;
-    }
 }
 
 static mpr_status k_dropout(const KernelCall *c)

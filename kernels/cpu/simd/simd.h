@@ -71,6 +71,13 @@ VF_FN vm vm_load_bool_n(const uint8_t *p, int n)
     return vm_load_bool(b);
 }
 
+VF_FN void vm_store_bool_n(uint8_t *p, vm m, int n)
+{
+    uint8_t b[VF_LANES];
+    vm_store_bool(b, m);
+    memcpy(p, b, (size_t)n);
+}
+
 /* Lane by lane in a fixed order; NaN wins. */
 VF_FN float vf_hmax_nan(vf a)
 {

@@ -58,6 +58,22 @@ VF_FN vm vm_load_bool(const uint8_t *p)
     return vm_ne(_mm256_cvtepi32_ps(v), _mm256_setzero_ps());
 }
 
+/* 1 or 0 to W bytes. */
+VF_FN void vm_store_bool(uint8_t *p, vm m)
+{
+    __m256i one = _mm256_srli_epi32((__m256i)m, 31);
+    __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(one), _mm256_extracti128_si256(one, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(w, w));
+}
+/* High and low halves of the unsigned products a * k. */
+VF_FN void vi_mul_wide(vi a, uint32_t k, vi *high, vi *low)
+{
+    __m256i f = _mm256_set1_epi32((int32_t)k), even = _mm256_mul_epu32((__m256i)a, f);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), f);
+    *high = (vi)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    *low = (vi)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+
 VF_FN vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 VF_FN vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 

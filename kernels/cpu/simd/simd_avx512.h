@@ -51,6 +51,20 @@ VF_FN vm vm_load_bool(const uint8_t *p)
     return _mm_test_epi8_mask(b, b);
 }
 
+/* 1 or 0 to W bytes. */
+VF_FN void vm_store_bool(uint8_t *p, vm m)
+{
+    _mm_storeu_si128((__m128i *)p, _mm_maskz_set1_epi8(m, 1));
+}
+/* High and low halves of the unsigned products a * k. */
+VF_FN void vi_mul_wide(vi a, uint32_t k, vi *high, vi *low)
+{
+    __m512i f = _mm512_set1_epi32((int32_t)k), even = _mm512_mul_epu32((__m512i)a, f);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), f);
+    *high = (vi)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    *low = (vi)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+
 VF_FN vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 VF_FN vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 

@@ -64,6 +64,20 @@ VF_FN vm vm_load_bool(const uint8_t *p)
     return (vm)((vi){p[0], p[1], p[2], p[3]} != vi_set1(0));
 }
 
+/* 1 or 0 to W bytes. */
+VF_FN void vm_store_bool(uint8_t *p, vm m)
+{
+    for (int i = 0; i < VF_LANES; i++) p[i] = m[i] != 0;
+}
+/* High and low halves of the unsigned products a * k. */
+VF_FN void vi_mul_wide(vi a, uint32_t k, vi *high, vi *low)
+{
+    vi h = a;
+    for (int i = 0; i < VF_LANES; i++) h[i] = (int32_t)((uint64_t)k * (uint32_t)a[i] >> 32);
+    *high = h;
+    *low = (vi)((vu_)a * k);
+}
+
 VF_FN vf vf_max(vf a, vf b) { return vf_blend(vm_gt(a, b), a, b); }
 VF_FN vf vf_min(vf a, vf b) { return vf_blend(vm_lt(a, b), a, b); }
 

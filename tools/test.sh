@@ -15,7 +15,7 @@ ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error || st
 
 # cmocka says "[ PASSED ] N test(s)" per program; ctest keeps all output
 log=build/$preset/Testing/Temporary/LastTest.log
-count() { grep -aoE "^\[  $1  \] [0-9]+ test\(s\)" "$log" 2>/dev/null | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
+count() { awk -v word="$1" '$1 == "[" && $2 == word && $5 ~ /^test/ {n += $4} END {print n + 0}' "$log"; }
 passed=$(count PASSED) failed=$(count FAILED) skipped=$(count SKIPPED)
 if [ "$skipped" -gt 0 ]; then grep -aE '^(\[  SKIPPED \]|skipped:)' "$log" | sort -u || true; fi
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi

@@ -233,6 +233,7 @@ static void unary(void **state)
         {OP_Clip, &plain, {"F[40001]n", "F[]=-1", "F[]=0.5"}, {"F[40001]"}, 0, 0, 1},
         {OP_Clip, &plain, {"F[33]n", NULL, "F[]=0.5"}, {"F[33]"}, 0, 0, 1},
         {OP_Cast, &(CastParams){.to = MPR_FLOAT16}, {"F[40001]n"}, {"F[40001]"}, 0.51, 0, 1},
+        {OP_Cast, &(CastParams){.to = MPR_FLOAT32}, {"bool[40001]b"}, {"f32[40001]"}, 0, 0, 0},
         {OP_Cast, &(CastParams){.to = MPR_FLOAT16}, {"F[]n"}, {"F[]"}, 0.51, 0, 1},
     };
     RUN(cases);
@@ -260,6 +261,11 @@ static void binary(void **state)
         {OP_SigmoidGrad, &plain, {"F[40001]n", "F[40001]p"}, {"F[40001]"}, 2, 0, 3},
         {OP_GeluGrad, &erf_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 4, 4, 3},
         {OP_GeluGrad, &tanh_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 4, 4, 3},
+        {OP_Equal, &plain, {"F[33,1001]n", "F[1001]n"}, {"bool[33,1001]"}, 0, 0, 0},
+        {OP_Less, &plain, {"F[33,1001]n", "F[]=0"}, {"bool[33,1001]"}, 0, 0, 0},
+        {OP_Greater, &plain, {"F[33,1]n", "F[33,5]n"}, {"bool[33,5]"}, 0, 0, 0},
+        {OP_LessOrEqual, &plain, {"F[40001]n", "F[40001]n"}, {"bool[40001]"}, 0, 0, 0},
+        {OP_GreaterOrEqual, &plain, {"F[]=nan", "F[7]n"}, {"bool[7]"}, 0, 0, 0},
         {OP_Where, &plain, {"bool[5,3001]b", "F[5,3001]n", "F[]=-1"}, {"F[5,3001]"}, 0.51, 0, 6},
         {OP_Where, &plain, {"bool[4,1,1,33]b", "F[4,3,9,33]n", "F[33]n"}, {"F[4,3,9,33]"}, 0.51, 0, 6},
         {OP_Where, &plain, {"bool[5,1]b", "F[5,1]n", "F[1,7]n"}, {"F[5,7]"}, 0.51, 0, 6},

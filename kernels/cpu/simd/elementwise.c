@@ -1,5 +1,5 @@
 /* Elementwise operators: load converts to f32, one operation, one rounding at the store. Any mix of f32, f16
- * and bf16 among inputs and output; integers and comparisons are left to the reference kernels.
+ * and bf16 among inputs and output; integers are left to the reference kernels.
  *
  * Each operator is an inlined function of vectors; the walk over runs is elementwise.h. Tiles are ranges of
  * TILE output elements. The output may be an input's buffer: every element is read before it is written. */
@@ -224,12 +224,42 @@ static void where_tile(void *ctx, int64_t tile)
 
 static mpr_status k_where(const KernelCall *c) { return sweep(c, where_tile); }
 
+/* ---- comparisons of floats: bytes out ---- */
+
+typedef vm (*Test)(vf a, vf b);
+
+VF_FN void tile_test(const Sweep *s, int64_t tile, Test f)
+{
+    int64_t end = least(s->n, (tile + 1) * TILE);
+    for (int64_t at = tile * TILE; at < end;) {
+        Run r = run_at(s, at, end);
+        vf a = run_fixed(s, &r, 0), b = run_fixed(s, &r, 1);
+        for (int64_t i = 0; i < r.n; i += VF_LANES) {
+            int n = (int)least(VF_LANES, r.n - i);
+            vm m = f(run_load_n(s, &r, 0, i, n, a), run_load_n(s, &r, 1, i, n, b));
+            vm_store_bool_n((uint8_t *)s->y + at + i, m, n);
+        }
+        at += r.n;
+    }
+}
+
+KERNEL(equal, tile_test(ctx, tile, vm_eq))
+KERNEL(less, tile_test(ctx, tile, vm_lt))
+KERNEL(greater, tile_test(ctx, tile, vm_gt))
+KERNEL(less_equal, tile_test(ctx, tile, vm_le))
+KERNEL(greater_equal, tile_test(ctx, tile, vm_ge))
+
 /* ---- refusals and rows ---- */
 
 static const char *floats(const KernelSig *s)
 {
     if (!sig_floats(s, 0, 0)) return NOT_FLOAT;
     return s->n_in > ELEMENTWISE_IN ? "takes at most 8 inputs" : NULL;
+}
+
+static const char *floats_to_bool(const KernelSig *s)
+{
+    return vf_can(s->in[0].dtype) && vf_can(s->in[1].dtype) ? NULL : NOT_FLOAT;
 }
 
 static const char *floats_after_condition(const KernelSig *s)
@@ -239,6 +269,9 @@ static const char *floats_after_condition(const KernelSig *s)
 
 #define ELEMENTWISE(Op, lower, function) \
     {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), .refuse = floats}
+
+#define COMPARISON(Op, lower, function) \
+    {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), .refuse = floats_to_bool}
 
 static const KernelRow rows[] = {
     ELEMENTWISE(Add, "add", k_add),
@@ -267,6 +300,11 @@ static const KernelRow rows[] = {
     ELEMENTWISE(TanhGrad, "tanhgrad", k_tanh_grad),
     ELEMENTWISE(SigmoidGrad, "sigmoidgrad", k_sigmoid_grad),
     ELEMENTWISE(GeluGrad, "gelugrad", k_gelu_grad),
+    COMPARISON(Equal, "equal", k_equal),
+    COMPARISON(Less, "less", k_less),
+    COMPARISON(Greater, "greater", k_greater),
+    COMPARISON(LessOrEqual, "lessorequal", k_less_equal),
+    COMPARISON(GreaterOrEqual, "greaterorequal", k_greater_equal),
     {.op = OP_Where, .name = MPRI_ROW("where"), .isa = MPRI_ISA_ID, .fn = k_where, .refuse = floats_after_condition},
 };
 

@@ -2,8 +2,9 @@
  *
  *   manual_loop [MODEL.onnx TRAIN.npz EVAL.npz]
  *
- * Trains the digits model that comes with the tests in float16 and prints the accuracy on rows it has not
- * seen. Every call that can fail is checked; the error text is on the handle that the call took first. */
+ * Trains the digits model that comes with the tests in float16 and prints the accuracy on rows it
+ * has not seen. Every call that can fail is checked; the error text is on the handle that the call
+ * took first. */
 #include <mpr.h>
 
 #include <stdio.h>
@@ -18,10 +19,12 @@ static int failed(const void *handle)
 }
 
 /* Rows [first, first + n) of the images and labels as the next batch. */
-static mpr_status bind_rows(mpr_session *s, const mpr_tensor *x, const mpr_tensor *y, int64_t first, int64_t n)
+static mpr_status bind_rows(mpr_session *s, const mpr_tensor *x, const mpr_tensor *y, int64_t first,
+                            int64_t n)
 {
-    int64_t width = x->dims[1], xs[2] = { n, width }, ys[1] = { n };
-    mpr_status status = mpr_session_bind(s, "x", (const float *)x->data + first * width, MPR_FLOAT32, xs, 2);
+    int64_t width = x->dims[1], xs[2] = {n, width}, ys[1] = {n};
+    mpr_status status = mpr_session_bind(s, "x", (const float *)x->data + first * width,
+                                         MPR_FLOAT32, xs, 2);
     if (status != MPR_OK) return status;
     return mpr_session_bind(s, "labels", (const int64_t *)y->data + first, MPR_INT64, ys, 1);
 }
@@ -35,12 +38,14 @@ static const void *train_step(mpr_session *s, mpr_optimizer *opt, mpr_scaler *sc
     if (mpr_session_backward(s, scaler) != MPR_OK) return s; /* gradients of loss x scale */
     if (mpr_scaler_unscale(scaler, opt) != MPR_OK) return scaler;
     if (mpr_optimizer_clip_grad_norm(opt, 1.0f, &norm) != MPR_OK) return opt;
-    if (mpr_scaler_step(scaler, opt, &outcome) != MPR_OK) return scaler; /* skipped when a gradient overflowed */
+    if (mpr_scaler_step(scaler, opt, &outcome) != MPR_OK)
+        return scaler; /* skipped when a gradient overflowed */
     if (mpr_scaler_update(scaler) != MPR_OK) return scaler;
     return mpr_session_zero_grad(s) == MPR_OK ? NULL : s;
 }
 
-static const void *evaluate(mpr_session *s, const mpr_tensor *x, const mpr_tensor *y, double *accuracy)
+static const void *evaluate(mpr_session *s, const mpr_tensor *x, const mpr_tensor *y,
+                            double *accuracy)
 {
     mpr_tensor logits;
     int64_t rows = x->dims[0], right = 0;
@@ -57,13 +62,16 @@ static const void *evaluate(mpr_session *s, const mpr_tensor *x, const mpr_tenso
     return NULL;
 }
 
-static const void *run(mpr_session *s, mpr_optimizer *opt, mpr_scaler *scaler, const mpr_tensors *train, const mpr_tensors *eval)
+static const void *run(mpr_session *s, mpr_optimizer *opt, mpr_scaler *scaler,
+                       const mpr_tensors *train, const mpr_tensors *eval)
 {
     mpr_tensor x, y, ex, ey;
     double accuracy;
     float loss = 0;
-    if (mpr_tensors_get(train, "x", &x) != MPR_OK || mpr_tensors_get(train, "labels", &y) != MPR_OK) return train;
-    if (mpr_tensors_get(eval, "x", &ex) != MPR_OK || mpr_tensors_get(eval, "labels", &ey) != MPR_OK) return eval;
+    if (mpr_tensors_get(train, "x", &x) != MPR_OK || mpr_tensors_get(train, "labels", &y) != MPR_OK)
+        return train;
+    if (mpr_tensors_get(eval, "x", &ex) != MPR_OK || mpr_tensors_get(eval, "labels", &ey) != MPR_OK)
+        return eval;
     for (int epoch = 0; epoch < EPOCHS; epoch++)
         for (int64_t row = 0; row + BATCH <= x.dims[0]; row += BATCH) {
             if (bind_rows(s, &x, &y, row, BATCH) != MPR_OK) return s;
@@ -72,14 +80,16 @@ static const void *run(mpr_session *s, mpr_optimizer *opt, mpr_scaler *scaler, c
         }
     const void *bad = evaluate(s, &ex, &ey, &accuracy);
     if (bad) return bad;
-    printf("last loss %.4f, loss scale %g, accuracy %.4f\n", (double)loss, (double)mpr_scaler_scale(scaler), accuracy);
+    printf("last loss %.4f, loss scale %g, accuracy %.4f\n", (double)loss,
+           (double)mpr_scaler_scale(scaler), accuracy);
     return NULL;
 }
 
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "tests/data/digits/model_ts.onnx";
-    const char *train_file = argc > 2 ? argv[2] : "tests/data/digits/train.npz", *eval_file = argc > 3 ? argv[3] : "tests/data/digits/eval.npz";
+    const char *train_file = argc > 2 ? argv[2] : "tests/data/digits/train.npz",
+               *eval_file = argc > 3 ? argv[3] : "tests/data/digits/eval.npz";
     mpr_context *ctx = NULL;
     mpr_model *model = NULL;
     mpr_session *s = NULL;
@@ -89,10 +99,18 @@ int main(int argc, char **argv)
     const void *bad = NULL;
     if (mpr_context_create(NULL, &ctx) != MPR_OK) bad = ctx;
     else if (mpr_model_load(ctx, path, NULL, &model) != MPR_OK) bad = ctx;
-    else if (mpr_tensors_load(ctx, train_file, &train) != MPR_OK || mpr_tensors_load(ctx, eval_file, &eval) != MPR_OK) bad = ctx;
-    else if (mpr_session_open(model, &(mpr_session_options){ .size = sizeof(mpr_session_options), .autocast = MPR_FLOAT16,
-                                                             .loss = "cross-entropy" }, &s) != MPR_OK) bad = model;
-    else if (mpr_optimizer_adamw(s, &(mpr_adamw){ .size = sizeof(mpr_adamw), .learning_rate = 3e-3 }, &opt) != MPR_OK) bad = s;
+    else if (mpr_tensors_load(ctx, train_file, &train) != MPR_OK ||
+             mpr_tensors_load(ctx, eval_file, &eval) != MPR_OK)
+        bad = ctx;
+    else if (mpr_session_open(model,
+                              &(mpr_session_options){.size = sizeof(mpr_session_options),
+                                                     .autocast = MPR_FLOAT16,
+                                                     .loss = "cross-entropy"},
+                              &s) != MPR_OK)
+        bad = model;
+    else if (mpr_optimizer_adamw(s, &(mpr_adamw){.size = sizeof(mpr_adamw), .learning_rate = 3e-3},
+                                 &opt) != MPR_OK)
+        bad = s;
     else if (mpr_scaler_create(s, NULL, &scaler) != MPR_OK) bad = s;
     else bad = run(s, opt, scaler, train, eval);
     int code = bad ? failed(bad) : 0;

@@ -1,5 +1,5 @@
-/* Body of mpr.h: errors, context, model. Every function checks its arguments, enters, makes one call inward
- * and leaves. */
+/* Body of mpr.h: errors, context, model. Every function checks its arguments, enters, makes one
+ * call inward and leaves. */
 #include <string.h>
 
 #include "runtime/train/context.h"
@@ -9,12 +9,14 @@ mpr_error mpr_last_error(const void *handle)
     for (int kind = 0; kind < HANDLE_KINDS; kind++) {
         if (!mpri_handle_is(handle, (HandleKind)kind)) continue;
         const Err *e = &((const Handle *)handle)->err;
-        return (mpr_error){ .code = e->code, .message = e->message, .where = e->where, .advice = e->advice };
+        return (mpr_error){
+            .code = e->code, .message = e->message, .where = e->where, .advice = e->advice};
     }
-    return (mpr_error){ .code = MPR_E_USAGE,
-                        .message = handle ? "this is not a live handle of the library" : "the handle is NULL",
-                        .where = "",
-                        .advice = "read the error from the handle that the failing function took first" };
+    return (mpr_error){
+        .code = MPR_E_USAGE,
+        .message = handle ? "this is not a live handle of the library" : "the handle is NULL",
+        .where = "",
+        .advice = "read the error from the handle that the failing function took first"};
 }
 
 mpr_status mpr_context_create(const mpr_context_options *options, mpr_context **out)
@@ -38,7 +40,8 @@ void mpr_free_text(mpr_context *ctx, char *text)
 
 /* ---- model ---- */
 
-mpr_status mpr_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options, mpr_model **out)
+mpr_status mpr_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options,
+                          mpr_model **out)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
@@ -93,7 +96,8 @@ mpr_status mpr_model_input(const mpr_model *model, int index, mpr_value_info *ou
     const Graph *g = model->m->graph;
     mpr_status status = mpri_api_pointer(out, "out", c.err);
     if (status == MPR_OK) status = check_index(index, g->n_inputs, "input", c.err);
-    if (status == MPR_OK) mpri_value_describe(g, g->inputs[index].value->name, g->inputs[index].value, out);
+    if (status == MPR_OK)
+        mpri_value_describe(g, g->inputs[index].value->name, g->inputs[index].value, out);
     return mpri_api_leave(&c, status);
 }
 
@@ -104,7 +108,8 @@ mpr_status mpr_model_output(const mpr_model *model, int index, mpr_value_info *o
     const Graph *g = model->m->graph;
     mpr_status status = mpri_api_pointer(out, "out", c.err);
     if (status == MPR_OK) status = check_index(index, g->n_outputs, "output", c.err);
-    if (status == MPR_OK) mpri_value_describe(g, g->outputs[index].name, g->outputs[index].value, out);
+    if (status == MPR_OK)
+        mpri_value_describe(g, g->outputs[index].name, g->outputs[index].value, out);
     return mpri_api_leave(&c, status);
 }
 

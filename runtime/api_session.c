@@ -21,7 +21,8 @@ void mpr_session_close(mpr_session *s)
     if (mpri_handle_is(s, HANDLE_SESSION)) mpri_session_close(s);
 }
 
-mpr_status mpr_session_bind(mpr_session *s, const char *name, const void *data, mpr_dtype dtype, const int64_t *shape, int rank)
+mpr_status mpr_session_bind(mpr_session *s, const char *name, const void *data, mpr_dtype dtype,
+                            const int64_t *shape, int rank)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
@@ -66,8 +67,10 @@ mpr_status mpr_session_set_loss_divisor(mpr_session *s, float divisor)
         s->loss_divisor = divisor;
         return mpri_api_leave(&c, MPR_OK);
     }
-    mpri_err_set(c.err, MPR_E_USAGE, "loss divisor %g; allowed are 0 < divisor <= 1e9", (double)divisor);
-    return mpri_api_leave(&c, mpri_err_advice(c.err, "pass the number of micro-batches of a window"));
+    mpri_err_set(c.err, MPR_E_USAGE, "loss divisor %g; allowed are 0 < divisor <= 1e9",
+                 (double)divisor);
+    return mpri_api_leave(&c,
+                          mpri_err_advice(c.err, "pass the number of micro-batches of a window"));
 }
 
 mpr_status mpr_session_zero_grad(mpr_session *s)
@@ -112,14 +115,16 @@ mpr_status mpr_session_parameter(const mpr_session *s, int index, mpr_parameter_
         mpri_err_set(c.err, MPR_E_USAGE, "parameter %d of %d", index, s->n_params);
         status = mpri_err_advice(c.err, "count from 0");
     }
-    if (status == MPR_OK) mpri_param_describe(&s->graph[MODE_TRAIN]->params[s->params[index].index], out);
+    if (status == MPR_OK)
+        mpri_param_describe(&s->graph[MODE_TRAIN]->params[s->params[index].index], out);
     return mpri_api_leave(&c, status);
 }
 
 typedef mpr_status (*ReadFn)(mpr_session *, const char *, float *, int64_t, Err *);
 typedef mpr_status (*WriteFn)(mpr_session *, const char *, const float *, int64_t, Err *);
 
-static mpr_status read_floats(mpr_session *s, const char *name, float *data, int64_t count, ReadFn fn)
+static mpr_status read_floats(mpr_session *s, const char *name, float *data, int64_t count,
+                              ReadFn fn)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
@@ -129,7 +134,8 @@ static mpr_status read_floats(mpr_session *s, const char *name, float *data, int
     return mpri_api_leave(&c, status);
 }
 
-static mpr_status write_floats(mpr_session *s, const char *name, const float *data, int64_t count, WriteFn fn)
+static mpr_status write_floats(mpr_session *s, const char *name, const float *data, int64_t count,
+                               WriteFn fn)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
@@ -144,7 +150,8 @@ mpr_status mpr_session_parameter_get(mpr_session *s, const char *name, float *da
     return read_floats(s, name, data, count, mpri_session_param_get);
 }
 
-mpr_status mpr_session_parameter_set(mpr_session *s, const char *name, const float *data, int64_t count)
+mpr_status mpr_session_parameter_set(mpr_session *s, const char *name, const float *data,
+                                     int64_t count)
 {
     return write_floats(s, name, data, count, mpri_session_param_set);
 }
@@ -154,7 +161,8 @@ mpr_status mpr_session_gradient_get(mpr_session *s, const char *name, float *dat
     return read_floats(s, name, data, count, mpri_session_grad_get);
 }
 
-mpr_status mpr_session_gradient_set(mpr_session *s, const char *name, const float *data, int64_t count)
+mpr_status mpr_session_gradient_set(mpr_session *s, const char *name, const float *data,
+                                    int64_t count)
 {
     return write_floats(s, name, data, count, mpri_session_grad_set);
 }
@@ -254,7 +262,8 @@ mpr_status mpr_scaler_create(mpr_session *s, const mpr_scaler_options *options, 
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
     mpr_scaler_options o;
     mpr_status status = mpri_api_pointer(out, "out", c.err);
-    if (status == MPR_OK) status = mpri_take_options(&o, sizeof(o), options, "mpr_scaler_options", c.err);
+    if (status == MPR_OK)
+        status = mpri_take_options(&o, sizeof(o), options, "mpr_scaler_options", c.err);
     if (status == MPR_OK) {
         o = mpri_scaler_fill(&o);
         status = mpri_scaler_create(s, &o, out, c.err);

@@ -43,7 +43,8 @@ int mpr_tensors_count(const mpr_tensors *t)
 
 const char *mpr_tensors_name(const mpr_tensors *t, int index)
 {
-    return mpri_handle_is(t, HANDLE_TENSORS) && index >= 0 && index < t->n ? t->v[index].name : NULL;
+    return mpri_handle_is(t, HANDLE_TENSORS) && index >= 0 && index < t->n ? t->v[index].name
+                                                                           : NULL;
 }
 
 mpr_status mpr_tensors_get(const mpr_tensors *t, const char *name, mpr_tensor *out)
@@ -75,43 +76,56 @@ void mpr_tensors_destroy(mpr_tensors *t)
 
 /* ---- run ---- */
 
-mpr_status mpr_session_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_tensors *cotangents, const mpr_run_options *options, mpr_tensors **outputs, mpr_tensors **grads)
+mpr_status mpr_session_vjp(mpr_model *model, const mpr_tensors *inputs,
+                           const mpr_tensors *cotangents, const mpr_run_options *options,
+                           mpr_tensors **outputs, mpr_tensors **grads)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, model, HANDLE_MODEL)) return c.status;
     mpr_status status = mpri_api_pointer(outputs, "outputs", c.err);
     if (status == MPR_OK) status = mpri_api_argument(inputs, HANDLE_TENSORS, c.err);
-    if (status == MPR_OK && cotangents) status = mpri_api_argument(cotangents, HANDLE_TENSORS, c.err);
-    if (status == MPR_OK) status = mpri_run_vjp(model, inputs, cotangents, options, outputs, grads, c.err);
+    if (status == MPR_OK && cotangents)
+        status = mpri_api_argument(cotangents, HANDLE_TENSORS, c.err);
+    if (status == MPR_OK)
+        status = mpri_run_vjp(model, inputs, cotangents, options, outputs, grads, c.err);
     return mpri_api_leave(&c, status);
 }
 
 /* ---- convert ---- */
 
-static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given, mpr_convert_result *result, Err *err)
+static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given,
+                          mpr_convert_result *result, Err *err)
 {
     mpr_convert_options o;
     TRY(mpri_take_options(&o, sizeof(o), given, "mpr_convert_options", err));
     if (!mpri_dtype_is_low(o.to)) {
-        mpri_err_set(err, MPR_E_USAGE, "convert to %s; allowed are float16 and bfloat16", mpri_dtype_long(o.to));
+        mpri_err_set(err, MPR_E_USAGE, "convert to %s; allowed are float16 and bfloat16",
+                     mpri_dtype_long(o.to));
         return mpri_err_advice(err, "use --to fp16 or --to bf16");
     }
     if (o.mode && strcmp(o.mode, "train")) {
-        mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed is train", mpri_err_name(o.mode));
+        mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed is train",
+                     mpri_err_name(o.mode));
         return mpri_err_advice(err, "leave it out");
     }
     if (!o.dry_run) TRY(mpri_api_pointer(path, "path", err));
     Device *device;
     Arena arena;
     Profile *profile;
-    ConvertResult r = { 0 };
+    ConvertResult r = {0};
     mpri_arena_init(&arena, &model->ctx->alloc, 0);
     mpr_status status = mpri_context_device(model->ctx, &device, err);
     if (status == MPR_OK) {
-        status = mpri_profile_load(o.autocast_profile ? o.autocast_profile : "torch-cuda", o.keep_fp32, &arena, &profile, err);
+        status = mpri_profile_load(o.autocast_profile ? o.autocast_profile : "torch-cuda",
+                                   o.keep_fp32, &arena, &profile, err);
         if (status == MPR_OK) {
             ConvertOptions co = {
-                .to = o.to, .profile = profile, .ref = &device->kernels, .alloc = &model->ctx->alloc, .log = &model->ctx->log, .dry_run = o.dry_run,
+                .to = o.to,
+                .profile = profile,
+                .ref = &device->kernels,
+                .alloc = &model->ctx->alloc,
+                .log = &model->ctx->log,
+                .dry_run = o.dry_run,
             };
             status = mpri_convert_file(model->m, path, &co, &r, err);
         }
@@ -120,12 +134,17 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
     mpri_arena_destroy(&arena);
     if (status != MPR_OK || !result) return status;
     size_t size = result->size && result->size < sizeof(*result) ? result->size : sizeof(*result);
-    mpr_convert_result out = { .size = size, .casts = r.casts, .nodes_low = r.nodes_low, .nodes_fp32 = r.nodes_fp32, .changed = r.changed };
+    mpr_convert_result out = {.size = size,
+                              .casts = r.casts,
+                              .nodes_low = r.nodes_low,
+                              .nodes_fp32 = r.nodes_fp32,
+                              .changed = r.changed};
     memcpy(result, &out, size);
     return MPR_OK;
 }
 
-mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_options *options, mpr_convert_result *result)
+mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_options *options,
+                       mpr_convert_result *result)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, model, HANDLE_MODEL)) return c.status;
@@ -134,14 +153,16 @@ mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_opt
 
 /* ---- inspect ---- */
 
-mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text)
+mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what,
+                       const mpr_inspect_options *options, char **text)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
     mpr_status status = mpri_api_pointer(text, "text", c.err);
     if (status == MPR_OK && model) status = mpri_api_argument(model, HANDLE_MODEL, c.err);
     if (status == MPR_OK) status = mpri_inspect(ctx, model, what, options, text, c.err);
-    if (status != MPR_OK && mpri_handle_is(model, HANDLE_MODEL)) model->h.err = *c.err; /* on both handles */
+    if (status != MPR_OK && mpri_handle_is(model, HANDLE_MODEL))
+        model->h.err = *c.err; /* on both handles */
     return mpri_api_leave(&c, status);
 }
 
@@ -165,12 +186,19 @@ mpr_status mpr_bench_peak(mpr_context *ctx, double *flops_per_second)
     return mpri_api_leave(&c, status);
 }
 
-mpr_status mpr_bench_gemm(mpr_context *ctx, int64_t m, int64_t n, int64_t k, mpr_dtype dtype, bool trans_a, bool trans_b, int repeat, double *seconds)
+mpr_status mpr_bench_gemm(mpr_context *ctx, int64_t m, int64_t n, int64_t k, mpr_dtype dtype,
+                          bool trans_a, bool trans_b, int repeat, double *seconds)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
     mpr_status status = mpri_api_pointer(seconds, "seconds", c.err);
-    BenchGemm g = { .m = m, .n = n, .k = k, .dtype = dtype, .trans_a = trans_a, .trans_b = trans_b, .repeat = repeat };
+    BenchGemm g = {.m = m,
+                   .n = n,
+                   .k = k,
+                   .dtype = dtype,
+                   .trans_a = trans_a,
+                   .trans_b = trans_b,
+                   .repeat = repeat};
     if (status == MPR_OK) status = mpri_bench_gemm(ctx, &g, seconds, c.err);
     return mpri_api_leave(&c, status);
 }

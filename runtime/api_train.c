@@ -6,13 +6,15 @@
 
 /* ---- data and schedules ---- */
 
-mpr_status mpr_dataset_open(mpr_session *s, const char *const *files, int n_files, const mpr_dataset_options *options, mpr_dataset **out)
+mpr_status mpr_dataset_open(mpr_session *s, const char *const *files, int n_files,
+                            const mpr_dataset_options *options, mpr_dataset **out)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
     mpr_status status = mpri_api_pointer(out, "out", c.err);
     if (status == MPR_OK && n_files > 0) status = mpri_api_pointer(files, "files", c.err);
-    for (int i = 0; status == MPR_OK && i < n_files; i++) status = mpri_api_pointer(files[i], "files[i]", c.err);
+    for (int i = 0; status == MPR_OK && i < n_files; i++)
+        status = mpri_api_pointer(files[i], "files[i]", c.err);
     if (status == MPR_OK) status = mpri_dataset_open(s, files, n_files, options, out, c.err);
     return mpri_api_leave(&c, status);
 }
@@ -39,7 +41,8 @@ void mpr_dataset_close(mpr_dataset *d)
     if (mpri_handle_is(d, HANDLE_DATASET)) mpri_dataset_close(d);
 }
 
-mpr_status mpr_schedule_create(mpr_session *s, const mpr_schedule_options *options, mpr_schedule **out)
+mpr_status mpr_schedule_create(mpr_session *s, const mpr_schedule_options *options,
+                               mpr_schedule **out)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
@@ -60,7 +63,8 @@ void mpr_schedule_destroy(mpr_schedule *schedule)
 
 /* ---- prepare ---- */
 
-static mpr_status check_parts(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data, mpr_schedule *schedule, Err *err)
+static mpr_status check_parts(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
+                              mpr_schedule *schedule, Err *err)
 {
     TRY(mpri_api_argument(opt, HANDLE_OPTIMIZER, err));
     TRY(mpri_api_same(opt->s, s, "optimizer", err));
@@ -73,7 +77,9 @@ static mpr_status check_parts(mpr_session *s, mpr_optimizer *opt, mpr_dataset *d
     return mpri_api_same(schedule->s, s, "schedule", err);
 }
 
-mpr_status mpr_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data, mpr_schedule *schedule, const mpr_prepare_options *options, mpr_prepared **out)
+mpr_status mpr_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
+                       mpr_schedule *schedule, const mpr_prepare_options *options,
+                       mpr_prepared **out)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
@@ -106,7 +112,8 @@ mpr_status mpr_prepared_step(mpr_prepared *p, mpr_step_result *result)
     return mpri_api_leave(&c, mpri_prepared_step(p, result, c.err));
 }
 
-mpr_status mpr_prepared_position(const mpr_prepared *p, int64_t *epoch, int64_t *batch, int64_t *steps, int64_t *updates)
+mpr_status mpr_prepared_position(const mpr_prepared *p, int64_t *epoch, int64_t *batch,
+                                 int64_t *steps, int64_t *updates)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, p, HANDLE_PREPARED)) return c.status;
@@ -215,7 +222,8 @@ const mpr_option_row *mpr_trainer_options_row(int index)
 
 /* ---- trainer ---- */
 
-mpr_status mpr_trainer_create(mpr_model *model, const mpr_trainer_options *o, const mpr_trainer_callbacks *callbacks, mpr_trainer **out)
+mpr_status mpr_trainer_create(mpr_model *model, const mpr_trainer_options *o,
+                              const mpr_trainer_callbacks *callbacks, mpr_trainer **out)
 {
     ApiCall c;
     if (!mpri_api_enter(&c, model, HANDLE_MODEL)) return c.status;

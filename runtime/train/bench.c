@@ -1,4 +1,5 @@
-/* The machine's own limits, measured in the process that trains, so that rates can be told as shares. */
+/* The machine's own limits, measured in the process that trains, so that rates can be told as
+ * shares. */
 #include "runtime/train/bench.h"
 
 #include <stdio.h>
@@ -24,18 +25,23 @@ typedef struct GemmMemory {
     void *a, *b, *c, *workspace;
 } GemmMemory;
 
-static mpr_status gemm_alloc(Device *d, const BenchGemm *g, size_t workspace, GemmMemory *m, Err *err)
+static mpr_status gemm_alloc(Device *d, const BenchGemm *g, size_t workspace, GemmMemory *m,
+                             Err *err)
 {
     size_t size = mpri_dtype_size(g->dtype), na, nb, nc;
-    bool fits = mpri_size_mul((size_t)g->m, (size_t)g->k, &na) && mpri_size_mul((size_t)g->k, (size_t)g->n, &nb) &&
-                mpri_size_mul((size_t)g->m, (size_t)g->n, &nc) && na < SIZE_MAX / 8 && nb < SIZE_MAX / 8 && nc < SIZE_MAX / 8;
+    bool fits = mpri_size_mul((size_t)g->m, (size_t)g->k, &na) &&
+                mpri_size_mul((size_t)g->k, (size_t)g->n, &nb) &&
+                mpri_size_mul((size_t)g->m, (size_t)g->n, &nc) && na < SIZE_MAX / 8 &&
+                nb < SIZE_MAX / 8 && nc < SIZE_MAX / 8;
     if (!fits) return mpri_err_nomem(err, SIZE_MAX);
     TRY(d->mem_alloc(d, na * size, &m->a, err));
     TRY(d->mem_alloc(d, nb * size, &m->b, err));
     TRY(d->mem_alloc(d, nc * size, &m->c, err));
     TRY(d->mem_alloc(d, workspace + 64, &m->workspace, err));
-    for (size_t i = 0; i < na; i++) mpri_store_f64(g->dtype, m->a, (int64_t)i, mpri_rng_uniform(1, 1, i) - 0.5);
-    for (size_t i = 0; i < nb; i++) mpri_store_f64(g->dtype, m->b, (int64_t)i, mpri_rng_uniform(1, 2, i) - 0.5);
+    for (size_t i = 0; i < na; i++)
+        mpri_store_f64(g->dtype, m->a, (int64_t)i, mpri_rng_uniform(1, 1, i) - 0.5);
+    for (size_t i = 0; i < nb; i++)
+        mpri_store_f64(g->dtype, m->b, (int64_t)i, mpri_rng_uniform(1, 2, i) - 0.5);
     return MPR_OK;
 }
 
@@ -43,9 +49,20 @@ static mpr_status time_gemm(Device *d, const BenchGemm *g, GemmMemory *m, double
 {
     const GemmApi *api = mpri_gemm_api(d->isa);
     Gemm p = {
-        .m = g->m, .n = g->n, .k = g->k, .ta = g->dtype, .tb = g->dtype, .tc = g->dtype, .tbias = MPR_FLOAT32,
-        .trans_a = g->trans_a, .trans_b = g->trans_b, .lda = g->trans_a ? g->m : g->k, .ldb = g->trans_b ? g->k : g->n, .ldc = g->n,
-        .alpha = 1, .batch = 1,
+        .m = g->m,
+        .n = g->n,
+        .k = g->k,
+        .ta = g->dtype,
+        .tb = g->dtype,
+        .tc = g->dtype,
+        .tbias = MPR_FLOAT32,
+        .trans_a = g->trans_a,
+        .trans_b = g->trans_b,
+        .lda = g->trans_a ? g->m : g->k,
+        .ldb = g->trans_b ? g->k : g->n,
+        .ldc = g->n,
+        .alpha = 1,
+        .batch = 1,
     };
     TRY(gemm_alloc(d, g, api->workspace(&p, mpri_threads_count(d->threads)), m, err));
     p.a = m->a;
@@ -65,12 +82,14 @@ mpr_status mpri_bench_gemm(mpr_context *ctx, const BenchGemm *g, double *seconds
 {
     bool type = g->dtype == MPR_FLOAT32 || mpri_dtype_is_low(g->dtype);
     if (g->m < 1 || g->n < 1 || g->k < 1 || !type) {
-        mpri_err_set(err, MPR_E_USAGE, "gemm of %lld x %lld x %lld in %s; allowed are sizes from 1 and float32, float16, bfloat16",
+        mpri_err_set(err, MPR_E_USAGE,
+                     "gemm of %lld x %lld x %lld in %s; allowed are sizes from 1 and float32, "
+                     "float16, bfloat16",
                      (long long)g->m, (long long)g->n, (long long)g->k, mpri_dtype_long(g->dtype));
         return mpri_err_advice(err, "for example 512,512,512");
     }
     Device *d;
-    GemmMemory m = { 0 };
+    GemmMemory m = {0};
     *seconds = 0;
     TRY(mpri_context_device(ctx, &d, err));
     mpr_status status = time_gemm(d, g, &m, seconds, err);
@@ -108,9 +127,11 @@ mpr_status mpri_environment(mpr_context *ctx, char **json, Err *err)
     mpri_text_init(&t, &ctx->alloc);
     mpri_text_add(&t, "{\"version\": \"%s\", \"cpu\": ", mpr_version());
     mpri_json_string(&t, cpu);
-    mpri_text_add(&t, ", \"isa\": \"%s\", \"device\": \"%s\", \"threads\": %d, \"cores\": %ld, \"blas\": \"own\", \"memory_limit_bytes\": %lld, ",
-                  d->isa_name ? d->isa_name : "generic", d->name, mpri_threads_count(d->threads), sysconf(_SC_NPROCESSORS_ONLN),
-                  (long long)mpri_context_memory(ctx));
+    mpri_text_add(&t,
+                  ", \"isa\": \"%s\", \"device\": \"%s\", \"threads\": %d, \"cores\": %ld, "
+                  "\"blas\": \"own\", \"memory_limit_bytes\": %lld, ",
+                  d->isa_name ? d->isa_name : "generic", d->name, mpri_threads_count(d->threads),
+                  sysconf(_SC_NPROCESSORS_ONLN), (long long)mpri_context_memory(ctx));
     mpri_text_put(&t, "\"compiler\": ");
     mpri_json_string(&t, __VERSION__);
     mpri_text_put(&t, "}");

@@ -6,9 +6,9 @@
 
 typedef struct BenchGemm {
     int64_t m, n, k;
-    mpr_dtype dtype;      /* of all three operands */
+    mpr_dtype dtype; /* of all three operands */
     bool trans_a, trans_b;
-    int repeat;           /* best of that many; 0 = 1 */
+    int repeat; /* best of that many; 0 = 1 */
 } BenchGemm;
 
 mpr_status mpri_bench_peak(mpr_context *ctx, double *flops_per_second, Err *err);

@@ -1,5 +1,5 @@
-/* Loading a checkpoint: all files are read, their lengths and hashes checked, names and shapes compared with
- * the session, and only then anything is changed. */
+/* Loading a checkpoint: all files are read, their lengths and hashes checked, names and shapes
+ * compared with the session, and only then anything is changed. */
 #include "runtime/train/checkpoint.h"
 
 #include <stdio.h>
@@ -15,7 +15,8 @@ static mpr_status absent(Err *err)
     return mpri_err_advice(err, "build the library without MPR_MINIMAL");
 }
 
-mpr_status mpri_checkpoint_load(mpr_prepared *p, const char *directory, const CheckpointOptions *o, char **extra, Err *err)
+mpr_status mpri_checkpoint_load(mpr_prepared *p, const char *directory, const CheckpointOptions *o,
+                                char **extra, Err *err)
 {
     (void)p, (void)directory, (void)o, (void)extra;
     return absent(err);
@@ -54,7 +55,8 @@ typedef struct Loader {
 static mpr_status refuse(Loader *l, const char *file, const char *what)
 {
     mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: %s", file, what);
-    return mpri_err_advice(l->err, "resume from an older checkpoint (last finds the newest whole one)");
+    return mpri_err_advice(l->err,
+                           "resume from an older checkpoint (last finds the newest whole one)");
 }
 
 /* MPR_E_IO of a file that is not there means a checkpoint that is not whole. */
@@ -73,7 +75,7 @@ static mpr_status read_file(Loader *l, const char *file, uint8_t **bytes, size_t
 /* All files that are not there, at once. */
 static mpr_status check_files(Loader *l)
 {
-    static const char *const names[] = { MPRI_STATE_FILE, MPRI_WEIGHTS_FILE, MPRI_OPTIMIZER_FILE };
+    static const char *const names[] = {MPRI_STATE_FILE, MPRI_WEIGHTS_FILE, MPRI_OPTIMIZER_FILE};
     char missing[128] = "";
     for (int i = 0; i < 3; i++) {
         struct stat st;
@@ -96,7 +98,9 @@ static mpr_status check_seal(Loader *l, const uint8_t *bytes, size_t n)
     size_t seal = strlen(last_line) - 2 + 32;
     if (n < seal + 2) return refuse(l, MPRI_STATE_FILE, "it is empty or cut");
     snprintf(want, sizeof(want), last_line, mpri_hash_bytes(bytes, n - seal).hex);
-    if (memcmp(bytes + n - seal, want, seal)) return refuse(l, MPRI_STATE_FILE, "its contents do not match the hash in its last line: it is damaged");
+    if (memcmp(bytes + n - seal, want, seal))
+        return refuse(l, MPRI_STATE_FILE,
+                      "its contents do not match the hash in its last line: it is damaged");
     return MPR_OK;
 }
 
@@ -111,8 +115,8 @@ static mpr_status read_state(Loader *l)
     const json_t *format = json_object_get(l->root, "format");
     if (!json_is_integer(format)) return refuse(l, MPRI_STATE_FILE, "'format' is missing");
     if (json_integer_value(format) == MPRI_CHECKPOINT_FORMAT) return MPR_OK;
-    mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: format %lld; this program reads format %d", MPRI_STATE_FILE,
-                 (long long)json_integer_value(format), MPRI_CHECKPOINT_FORMAT);
+    mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: format %lld; this program reads format %d",
+                 MPRI_STATE_FILE, (long long)json_integer_value(format), MPRI_CHECKPOINT_FORMAT);
     return mpri_err_advice(l->err, "resume with the version of mpr that wrote it");
 }
 
@@ -121,16 +125,21 @@ static mpr_status read_tensors(Loader *l, const char *file, CheckpointFile *f)
     const json_t *entry = json_object_get(json_object_get(l->root, "files"), file);
     const json_t *bytes = json_object_get(entry, "bytes");
     const char *hash = json_string_value(json_object_get(entry, "xxh128"));
-    if (!json_is_integer(bytes) || !hash) return refuse(l, MPRI_STATE_FILE, "its list of files is not complete");
+    if (!json_is_integer(bytes) || !hash)
+        return refuse(l, MPRI_STATE_FILE, "its list of files is not complete");
     TRY(read_file(l, file, &f->bytes, &f->n));
     if ((json_int_t)f->n != json_integer_value(bytes)) {
-        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: %zu bytes, %lld were saved", file, f->n, (long long)json_integer_value(bytes));
-        return mpri_err_advice(l->err, "resume from an older checkpoint (last finds the newest whole one)");
+        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: %zu bytes, %lld were saved", file, f->n,
+                     (long long)json_integer_value(bytes));
+        return mpri_err_advice(l->err,
+                               "resume from an older checkpoint (last finds the newest whole one)");
     }
-    if (strcmp(mpri_hash_bytes(f->bytes, f->n).hex, hash)) return refuse(l, file, "its contents do not match the saved hash: it is damaged");
+    if (strcmp(mpri_hash_bytes(f->bytes, f->n).hex, hash))
+        return refuse(l, file, "its contents do not match the saved hash: it is damaged");
     Err why;
     mpri_err_clear(&why);
-    mpr_status status = mpri_safetensors_parse(f->bytes, f->n, &l->arena, &f->tensors, &f->n_tensors, &why);
+    mpr_status status = mpri_safetensors_parse(f->bytes, f->n, &l->arena, &f->tensors,
+                                               &f->n_tensors, &why);
     if (status == MPR_E_NOMEM) *l->err = why;
     else if (status != MPR_OK) return refuse(l, file, why.message);
     return status;
@@ -148,11 +157,12 @@ static void loader_end(Loader *l)
 
 static mpr_status loader_begin(Loader *l, mpr_session *s, const char *directory, Err *err)
 {
-    *l = (Loader){ .s = s, .directory = directory, .err = err };
+    *l = (Loader){.s = s, .directory = directory, .err = err};
     mpri_arena_init(&l->arena, &s->ctx->alloc, 0);
     struct stat st;
     if (stat(directory, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        mpri_err_set(err, MPR_E_CHECKPOINT, "there is no checkpoint folder '%s'", mpri_err_name(directory));
+        mpri_err_set(err, MPR_E_CHECKPOINT, "there is no checkpoint folder '%s'",
+                     mpri_err_name(directory));
         return mpri_err_advice(err, "name a checkpoint-N folder, or last");
     }
     TRY(check_files(l));
@@ -173,16 +183,20 @@ static const SafeTensor *find_tensor(const CheckpointFile *f, const char *name)
 static void print_dims(char *buf, size_t size, int rank, const int64_t *dims)
 {
     size_t n = (size_t)snprintf(buf, size, "[");
-    for (int i = 0; i < rank && n + 24 < size; i++) n += (size_t)snprintf(buf + n, size - n, "%s%lld", i ? "," : "", (long long)dims[i]);
+    for (int i = 0; i < rank && n + 24 < size; i++)
+        n += (size_t)snprintf(buf + n, size - n, "%s%lld", i ? "," : "", (long long)dims[i]);
     snprintf(buf + n, size - n, "]");
 }
 
-static mpr_status compare(Loader *l, const char *file, const CheckpointFile *f, const char *name, const StoreSlot *slot)
+static mpr_status compare(Loader *l, const char *file, const CheckpointFile *f, const char *name,
+                          const StoreSlot *slot)
 {
     const SafeTensor *t = find_tensor(f, name);
     if (!t) {
-        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: there is no tensor '%s', which this run has", file, mpri_err_name(name));
-        return mpri_err_advice(l->err, "resume with the model, optimizer and trained parameters of the saved run");
+        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: there is no tensor '%s', which this run has",
+                     file, mpri_err_name(name));
+        return mpri_err_advice(
+            l->err, "resume with the model, optimizer and trained parameters of the saved run");
     }
     bool same = t->dtype == slot->dtype && t->rank == slot->shape.rank && t->bytes == slot->bytes;
     for (int i = 0; same && i < t->rank; i++) same = t->dims[i] == slot->shape.d[i];
@@ -190,19 +204,24 @@ static mpr_status compare(Loader *l, const char *file, const CheckpointFile *f, 
     char a[200], b[200];
     print_dims(a, sizeof(a), t->rank, t->dims);
     print_dims(b, sizeof(b), slot->shape.rank, slot->shape.d);
-    mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: tensor '%s' is %s%s, this run has %s%s", file, mpri_err_name(name), mpri_dtype_name(t->dtype), a,
-                 mpri_dtype_name(slot->dtype), b);
-    return mpri_err_advice(l->err, "resume with the model, optimizer and trained parameters of the saved run");
+    mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: tensor '%s' is %s%s, this run has %s%s", file,
+                 mpri_err_name(name), mpri_dtype_name(t->dtype), a, mpri_dtype_name(slot->dtype),
+                 b);
+    return mpri_err_advice(
+        l->err, "resume with the model, optimizer and trained parameters of the saved run");
 }
 
-static mpr_status compare_count(Loader *l, const char *file, const CheckpointFile *f, const char *const *names, int n)
+static mpr_status compare_count(Loader *l, const char *file, const CheckpointFile *f,
+                                const char *const *names, int n)
 {
     for (int i = 0; i < f->n_tensors && f->n_tensors > n; i++) {
         bool known = false;
         for (int k = 0; k < n && !known; k++) known = !strcmp(names[k], f->tensors[i].name);
         if (known) continue;
-        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: tensor '%s' belongs to nothing in this run", file, mpri_err_name(f->tensors[i].name));
-        return mpri_err_advice(l->err, "resume with the model, optimizer and trained parameters of the saved run");
+        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: tensor '%s' belongs to nothing in this run",
+                     file, mpri_err_name(f->tensors[i].name));
+        return mpri_err_advice(
+            l->err, "resume with the model, optimizer and trained parameters of the saved run");
     }
     return MPR_OK;
 }
@@ -214,7 +233,9 @@ static mpr_status compare_weights(Loader *l)
     for (int i = 0; i < l->s->n_params; i++) {
         const StoreSlot *slot = mpri_store_find(&l->s->store, l->s->params[i].slot);
         names[i] = l->s->params[i].name;
-        if (!slot) return mpri_err_set(l->err, MPR_E_INTERNAL, "parameter '%s' has no slot", mpri_err_name(names[i]));
+        if (!slot)
+            return mpri_err_set(l->err, MPR_E_INTERNAL, "parameter '%s' has no slot",
+                                mpri_err_name(names[i]));
         TRY(compare(l, MPRI_WEIGHTS_FILE, &l->weights, names[i], slot));
     }
     TRY(compare_count(l, MPRI_WEIGHTS_FILE, &l->weights, names, l->s->n_params));
@@ -225,16 +246,20 @@ static mpr_status compare_weights(Loader *l)
     return refuse(l, MPRI_STATE_FILE, "it was saved for a model with other operators");
 }
 
-static mpr_status copy_in(Loader *l, const CheckpointFile *f, const char *name, const StoreSlot *slot)
+static mpr_status copy_in(Loader *l, const CheckpointFile *f, const char *name,
+                          const StoreSlot *slot)
 {
     const SafeTensor *t = find_tensor(f, name);
-    return slot->bytes ? l->s->device->copy_in(l->s->device, slot->data, t->data, slot->bytes, l->err) : MPR_OK;
+    return slot->bytes
+               ? l->s->device->copy_in(l->s->device, slot->data, t->data, slot->bytes, l->err)
+               : MPR_OK;
 }
 
 static mpr_status apply_weights(Loader *l)
 {
     for (int i = 0; i < l->s->n_params; i++)
-        TRY(copy_in(l, &l->weights, l->s->params[i].name, mpri_store_find(&l->s->store, l->s->params[i].slot)));
+        TRY(copy_in(l, &l->weights, l->s->params[i].name,
+                    mpri_store_find(&l->s->store, l->s->params[i].slot)));
     return MPR_OK;
 }
 
@@ -247,7 +272,8 @@ static mpr_status get_count(Loader *l, const json_t *object, const char *key, in
     if (json_is_integer(v)) n = json_integer_value(v);
     else if (!json_is_string(v) || !mpri_parse_i64(json_string_value(v), &n)) n = -1;
     if (n < 0) {
-        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: '%s' is missing or no whole number", MPRI_STATE_FILE, key);
+        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: '%s' is missing or no whole number",
+                     MPRI_STATE_FILE, key);
         return mpri_err_advice(l->err, "resume from an older checkpoint");
     }
     *out = n;
@@ -262,7 +288,8 @@ static double get_real(const json_t *object, const char *key)
     return x;
 }
 
-/* Same rows, batch size and sampling, or the position means nothing; the seed of the order is restored. */
+/* Same rows, batch size and sampling, or the position means nothing; the seed of the order is
+ * restored. */
 static mpr_status compare_data(Loader *l, const mpr_prepared *p, int64_t *seed)
 {
     const json_t *data = json_object_get(l->root, "data");
@@ -276,9 +303,13 @@ static mpr_status compare_data(Loader *l, const mpr_prepared *p, int64_t *seed)
     bool same = json_is_true(json_object_get(data, "shuffle")) == p->data->o.shuffle &&
                 json_is_true(json_object_get(data, "drop_last")) == p->data->o.drop_last;
     if (rows == p->data->rows && size == p->data->o.batch_size && same) return MPR_OK;
-    mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: saved with %lld rows in batches of %lld%s, this run has %lld in batches of %lld", MPRI_STATE_FILE,
-                 (long long)rows, (long long)size, same ? "" : " and other sampling", (long long)p->data->rows, (long long)p->data->o.batch_size);
-    return mpri_err_advice(l->err, "resume with the data, batch size and sampling of the saved run");
+    mpri_err_set(
+        l->err, MPR_E_CHECKPOINT,
+        "%s: saved with %lld rows in batches of %lld%s, this run has %lld in batches of %lld",
+        MPRI_STATE_FILE, (long long)rows, (long long)size, same ? "" : " and other sampling",
+        (long long)p->data->rows, (long long)p->data->o.batch_size);
+    return mpri_err_advice(l->err,
+                           "resume with the data, batch size and sampling of the saved run");
 }
 
 /* ---- the loss scaler ---- */
@@ -290,14 +321,20 @@ static mpr_status restore_scaler(Loader *l, mpr_prepared *p)
     const Log *log = &l->s->ctx->log;
     if (!json_is_object(state) || !json_object_size(state)) {
         if (l->o->fresh_scaler || sc->o.constant || sc->o.disabled) return MPR_OK;
-        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: the state of the loss scaler is missing", MPRI_STATE_FILE);
+        mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: the state of the loss scaler is missing",
+                     MPRI_STATE_FILE);
         return mpri_err_advice(l->err, "start the scaler afresh with --fresh-scaler");
     }
     bool constant = json_is_true(json_object_get(state, "constant"));
     bool load = constant == sc->o.constant && !l->o->fresh_scaler && !sc->o.disabled;
     if (!load) {
-        if (sc->o.constant) mpri_log(log, MPR_LOG_NOTICE, "the saved dynamic loss scale is ignored: this run does not scale dynamically");
-        else mpri_log(log, MPR_LOG_NOTICE, "the loss scaler starts afresh: %s", constant ? "the saved run did not scale dynamically" : "as asked");
+        if (sc->o.constant)
+            mpri_log(
+                log, MPR_LOG_NOTICE,
+                "the saved dynamic loss scale is ignored: this run does not scale dynamically");
+        else
+            mpri_log(log, MPR_LOG_NOTICE, "the loss scaler starts afresh: %s",
+                     constant ? "the saved run did not scale dynamically" : "as asked");
         sc->skips = json_integer_value(json_object_get(state, "skips"));
         sc->updates = json_integer_value(json_object_get(state, "updates"));
         return MPR_OK;
@@ -322,7 +359,8 @@ static mpr_status compare_slots(Loader *l, mpr_prepared *p, const char *const *n
 {
     for (int i = 0; i < n; i++) {
         const StoreSlot *slot = mpri_store_find(&l->s->store, names[i]);
-        if (!slot) return mpri_err_set(l->err, MPR_E_INTERNAL, "slot '%s' does not exist", names[i]);
+        if (!slot)
+            return mpri_err_set(l->err, MPR_E_INTERNAL, "slot '%s' does not exist", names[i]);
         TRY(compare(l, MPRI_OPTIMIZER_FILE, &l->optimizer, names[i], slot));
     }
     (void)p;
@@ -336,7 +374,8 @@ static mpr_status restore_gradients(Loader *l, mpr_prepared *p, bool apply)
         SessionParam *sp = &l->s->params[i];
         StoreSlot *slot;
         if (!find_tensor(&l->optimizer, sp->grad_slot)) continue;
-        TRY(mpri_session_slot(l->s, sp->grad_slot, SLOT_GRAD, MPR_FLOAT32, &sp->shape, sp->index, &slot, l->err));
+        TRY(mpri_session_slot(l->s, sp->grad_slot, SLOT_GRAD, MPR_FLOAT32, &sp->shape, sp->index,
+                              &slot, l->err));
         TRY(compare(l, MPRI_OPTIMIZER_FILE, &l->optimizer, sp->grad_slot, slot));
         if (!apply) continue;
         TRY(copy_in(l, &l->optimizer, sp->grad_slot, slot));
@@ -355,9 +394,13 @@ static void note_differences(Loader *l)
     const char *kernel = json_string_value(json_object_get(l->root, "cpu_kernel"));
     const Log *log = &l->s->ctx->log;
     mpri_checkpoint_precision(l->s, precision, sizeof(precision));
-    if (saved && strcmp(saved, precision)) mpri_log(log, MPR_LOG_NOTICE, "the checkpoint was saved with precision %s, this run has %s", mpri_err_name(saved), precision);
+    if (saved && strcmp(saved, precision))
+        mpri_log(log, MPR_LOG_NOTICE, "the checkpoint was saved with precision %s, this run has %s",
+                 mpri_err_name(saved), precision);
     if (kernel && l->s->device->isa_name && strcmp(kernel, l->s->device->isa_name))
-        mpri_log(log, MPR_LOG_NOTICE, "the checkpoint was saved with %s kernels, this machine has %s: results may differ in the last bits",
+        mpri_log(log, MPR_LOG_NOTICE,
+                 "the checkpoint was saved with %s kernels, this machine has %s: results may "
+                 "differ in the last bits",
                  mpri_err_name(kernel), l->s->device->isa_name);
 }
 
@@ -380,7 +423,8 @@ static mpr_status read_position(Loader *l, const mpr_prepared *p, Position *at)
     TRY(get_count(l, json_object_get(l->root, "random"), "forward", &at->forward));
     at->loss_sum = get_real(window, "loss_sum");
     at->loss_bad = json_is_true(json_object_get(window, "loss_bad"));
-    if (at->micro > INT32_MAX || at->length > INT32_MAX) return refuse(l, MPRI_STATE_FILE, "the window is out of range");
+    if (at->micro > INT32_MAX || at->length > INT32_MAX)
+        return refuse(l, MPRI_STATE_FILE, "the window is out of range");
     return compare_data(l, p, &at->order_seed);
 }
 
@@ -413,7 +457,7 @@ static mpr_status load(Loader *l, mpr_prepared *p, char **extra)
 {
     const char *const *names;
     int n;
-    Position at = { 0 };
+    Position at = {0};
     TRY(compare_weights(l));
     int micro = p->micro;
     p->micro = 0; /* list the optimizer's slots only */
@@ -425,7 +469,8 @@ static mpr_status load(Loader *l, mpr_prepared *p, char **extra)
     TRY(read_position(l, p, &at));
     TRY(restore_scaler(l, p));
     TRY(apply_weights(l));
-    for (int i = 0; i < n; i++) TRY(copy_in(l, &l->optimizer, names[i], mpri_store_find(&l->s->store, names[i])));
+    for (int i = 0; i < n; i++)
+        TRY(copy_in(l, &l->optimizer, names[i], mpri_store_find(&l->s->store, names[i])));
     TRY(mpri_session_zero_grad(l->s, l->err));
     TRY(restore_gradients(l, p, true));
     apply_position(l, p, &at);
@@ -439,9 +484,10 @@ static mpr_status load(Loader *l, mpr_prepared *p, char **extra)
     return *extra ? MPR_OK : mpri_err_nomem(l->err, 0);
 }
 
-mpr_status mpri_checkpoint_load(mpr_prepared *p, const char *directory, const CheckpointOptions *o, char **extra, Err *err)
+mpr_status mpri_checkpoint_load(mpr_prepared *p, const char *directory, const CheckpointOptions *o,
+                                char **extra, Err *err)
 {
-    static const CheckpointOptions defaults = { 0 };
+    static const CheckpointOptions defaults = {0};
     Loader l;
     if (extra) *extra = NULL;
     mpr_status status = loader_begin(&l, p->s, directory, err);

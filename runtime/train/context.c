@@ -18,7 +18,8 @@ static mpr_status choose_device(mpr_context *ctx, const char *name, Err *err)
 {
     if (!name || !*name || !strcmp(name, "cpu")) name = "cpu";
     if (!strcmp(name, "auto")) {
-        mpri_log(&ctx->log, MPR_LOG_NOTICE, "device auto: no CUDA device is supported by this build, the CPU is used");
+        mpri_log(&ctx->log, MPR_LOG_NOTICE,
+                 "device auto: no CUDA device is supported by this build, the CPU is used");
         name = "cpu";
     }
     if (!strcmp(name, "cpu") || !strcmp(name, "null")) {
@@ -26,10 +27,12 @@ static mpr_status choose_device(mpr_context *ctx, const char *name, Err *err)
         return MPR_OK;
     }
     if (!strcmp(name, "cuda") || !strncmp(name, "cuda:", 5)) {
-        mpri_err_set(err, MPR_E_DEVICE, "device '%s': this build has no CUDA support", mpri_err_name(name));
+        mpri_err_set(err, MPR_E_DEVICE, "device '%s': this build has no CUDA support",
+                     mpri_err_name(name));
         return mpri_err_advice(err, "use --device cpu");
     }
-    mpri_err_set(err, MPR_E_USAGE, "device '%s' is unknown; allowed are cpu, cuda, cuda:N, auto", mpri_err_name(name));
+    mpri_err_set(err, MPR_E_USAGE, "device '%s' is unknown; allowed are cpu, cuda, cuda:N, auto",
+                 mpri_err_name(name));
     return mpri_err_advice(err, "use --device cpu");
 }
 
@@ -37,14 +40,17 @@ static mpr_status fill_context(mpr_context *ctx, const mpr_context_options *o, E
 {
     ctx->threads = o->threads;
     if (o->threads < 0 || o->threads > 4096) {
-        mpri_err_set(err, MPR_E_USAGE, "threads is %d; allowed are 0 (as many as the process may use) to 4096", o->threads);
+        mpri_err_set(err, MPR_E_USAGE,
+                     "threads is %d; allowed are 0 (as many as the process may use) to 4096",
+                     o->threads);
         return mpri_err_advice(err, "leave it at 0");
     }
     if (!o->alloc != !o->free) {
         mpri_err_set(err, MPR_E_USAGE, "only one of alloc and free is given");
         return mpri_err_advice(err, "supply both or none");
     }
-    if (o->limits) TRY(mpri_take_options(&ctx->limits, sizeof(ctx->limits), o->limits, "mpr_limits", err));
+    if (o->limits)
+        TRY(mpri_take_options(&ctx->limits, sizeof(ctx->limits), o->limits, "mpr_limits", err));
     return choose_device(ctx, o->device, err);
 }
 
@@ -56,13 +62,13 @@ mpr_status mpri_context_create(const mpr_context_options *options, mpr_context *
     mpr_status status = mpri_take_options(&o, sizeof(o), options, "mpr_context_options", &err);
     if (status != MPR_OK) memset(&o, 0, sizeof(o));
     Alloc alloc = *mpri_alloc_default();
-    if (o.alloc && o.free) alloc = (Alloc){ o.alloc, o.free, o.alloc_user };
+    if (o.alloc && o.free) alloc = (Alloc){o.alloc, o.free, o.alloc_user};
     mpr_context *ctx = mpri_alloc(&alloc, sizeof(*ctx), 64);
     *out = ctx;
     if (!ctx) return MPR_E_NOMEM;
     memset(ctx, 0, sizeof(*ctx));
     ctx->alloc = alloc;
-    ctx->log = (Log){ o.log, o.log_user };
+    ctx->log = (Log){o.log, o.log_user};
     mpri_handle_init(&ctx->h, HANDLE_CONTEXT, NULL);
     if (status == MPR_OK) status = fill_context(ctx, &o, &err);
     if (status != MPR_OK) ctx->h.err = err;
@@ -107,7 +113,8 @@ int64_t mpri_context_memory(const mpr_context *ctx)
     return limit / 5 * 4;
 }
 
-mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options, mpr_model **out, Err *err)
+mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options,
+                           mpr_model **out, Err *err)
 {
     *out = NULL;
     mpr_model_options o;
@@ -117,7 +124,11 @@ mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_o
     mpri_handle_init(&model->h, HANDLE_MODEL, NULL);
     model->ctx = ctx;
     ImportOptions import = {
-        .alloc = &ctx->alloc, .log = &ctx->log, .limits = &ctx->limits, .tie = o.tie, .untie = o.untie,
+        .alloc = &ctx->alloc,
+        .log = &ctx->log,
+        .limits = &ctx->limits,
+        .tie = o.tie,
+        .untie = o.untie,
     };
     mpr_status status = mpri_import_file(path, &import, &model->m, err);
     if (status != MPR_OK) {

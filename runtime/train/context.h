@@ -1,5 +1,5 @@
-/* Context: allocator, log sink, limits and device choice. A model lives in a context, a session in a model;
- * each session makes a device (with its thread pool) of its own. */
+/* Context: allocator, log sink, limits and device choice. A model lives in a context, a session in
+ * a model; each session makes a device (with its thread pool) of its own. */
 #ifndef MPRI_TRAIN_CONTEXT_H
 #define MPRI_TRAIN_CONTEXT_H
 
@@ -12,7 +12,7 @@ struct mpr_context {
     Alloc alloc;
     Log log;
     mpr_limits limits;
-    char device[16];   /* "cpu" or "null" */
+    char device[16]; /* "cpu" or "null" */
     int threads;
 };
 
@@ -26,10 +26,12 @@ mpr_status mpri_context_create(const mpr_context_options *options, mpr_context *
 void mpri_context_destroy(mpr_context *ctx);
 /* A device as the context says; the caller destroys it. */
 mpr_status mpri_context_device(mpr_context *ctx, Device **out, Err *err);
-/* Bytes that this process may use: the limit of the context, or 80 % of what cgroup and machine allow. */
+/* Bytes that this process may use: the limit of the context, or 80 % of what cgroup and machine
+ * allow. */
 int64_t mpri_context_memory(const mpr_context *ctx);
 
-mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options, mpr_model **out, Err *err);
+mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options,
+                           mpr_model **out, Err *err);
 void mpri_model_destroy(mpr_model *model);
 /* Name, type and dims of a graph value for people; dims -1 where symbolic. */
 void mpri_value_describe(const Graph *g, const char *name, const Value *v, mpr_value_info *out);

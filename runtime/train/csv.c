@@ -1,4 +1,5 @@
-/* CSV, read strictly: a ragged row, an open quote, an empty field or a word is never taken for a number. */
+/* CSV, read strictly: a ragged row, an open quote, an empty field or a word is never taken for a
+ * number. */
 #include "runtime/train/csv.h"
 
 #include <math.h>
@@ -10,17 +11,18 @@
 
 typedef struct Cursor {
     const char *p, *end;
-    int64_t line;        /* of p, from 1 */
-    int column;          /* of the field, from 1 */
+    int64_t line; /* of p, from 1 */
+    int column;   /* of the field, from 1 */
     Arena *arena;
-    char *field;         /* text of the last field */
+    char *field; /* text of the last field */
     size_t cap;
     Err *err;
 } Cursor;
 
 static mpr_status refuse(Cursor *c, const char *what)
 {
-    mpri_err_set(c->err, MPR_E_DATA, "CSV line %lld, column %d: %s", (long long)c->line, c->column, what);
+    mpri_err_set(c->err, MPR_E_DATA, "CSV line %lld, column %d: %s", (long long)c->line, c->column,
+                 what);
     return mpri_err_advice(c->err, "give every line as many plain numbers as the header has names");
 }
 
@@ -76,7 +78,8 @@ static mpr_status field(Cursor *c, bool *last)
         return MPR_OK;
     }
     if (*c->p == '\r') c->p++;
-    if (c->p < c->end && *c->p != '\n') return refuse(c, "text behind a quote or a lone carriage return");
+    if (c->p < c->end && *c->p != '\n')
+        return refuse(c, "text behind a quote or a lone carriage return");
     if (c->p < c->end) c->p++;
     return MPR_OK;
 }
@@ -90,7 +93,8 @@ static mpr_status header(Cursor *c, Csv *out)
     while (!last) {
         c->column = out->columns + 1;
         TRY(field(c, &last));
-        if (!*c->field || !mpri_utf8_valid(c->field, strlen(c->field))) return refuse(c, "the name of a column is empty or not text");
+        if (!*c->field || !mpri_utf8_valid(c->field, strlen(c->field)))
+            return refuse(c, "the name of a column is empty or not text");
         if (out->columns == cap) {
             const char **grown = ARENA_ARRAY(c->arena, const char *, 2 * cap);
             if (!grown) return mpri_err_nomem(c->err, 0);
@@ -99,8 +103,10 @@ static mpr_status header(Cursor *c, Csv *out)
             cap *= 2;
         }
         for (int i = 0; i < out->columns; i++)
-            if (!strcmp(out->names[i], c->field)) return refuse(c, "the name of a column is there twice");
-        if (!(out->names[out->columns++] = mpri_arena_strdup(c->arena, c->field))) return mpri_err_nomem(c->err, 0);
+            if (!strcmp(out->names[i], c->field))
+                return refuse(c, "the name of a column is there twice");
+        if (!(out->names[out->columns++] = mpri_arena_strdup(c->arena, c->field)))
+            return mpri_err_nomem(c->err, 0);
     }
     c->line++;
     return MPR_OK;
@@ -110,8 +116,8 @@ static mpr_status number(Cursor *c, double *v)
 {
     if (!*c->field) return refuse(c, "an empty field, a number is missing");
     if (mpri_parse_f64(c->field, v) && isfinite(*v)) return MPR_OK;
-    mpri_err_set(c->err, MPR_E_DATA, "CSV line %lld, column %d: '%s' is no finite decimal number", (long long)c->line, c->column,
-                 mpri_err_name(c->field));
+    mpri_err_set(c->err, MPR_E_DATA, "CSV line %lld, column %d: '%s' is no finite decimal number",
+                 (long long)c->line, c->column, mpri_err_name(c->field));
     return mpri_err_advice(c->err, "write numbers as 1.5 or 1e-3");
 }
 
@@ -129,7 +135,8 @@ static mpr_status row(Cursor *c, Csv *out, double *values)
         n++;
     }
     if (n != out->columns) {
-        mpri_err_set(c->err, MPR_E_DATA, "CSV line %lld has %d fields, the header has %d", (long long)c->line, n, out->columns);
+        mpri_err_set(c->err, MPR_E_DATA, "CSV line %lld has %d fields, the header has %d",
+                     (long long)c->line, n, out->columns);
         return mpri_err_advice(c->err, "give every line as many fields as the header has names");
     }
     c->line++;
@@ -138,8 +145,9 @@ static mpr_status row(Cursor *c, Csv *out, double *values)
 
 mpr_status mpri_csv_parse(const char *text, size_t n, Arena *arena, Csv *out, Err *err)
 {
-    Cursor c = { .p = text, .end = text + n, .line = 1, .column = 1, .arena = arena, .cap = 256, .err = err };
-    *out = (Csv){ 0 };
+    Cursor c = {
+        .p = text, .end = text + n, .line = 1, .column = 1, .arena = arena, .cap = 256, .err = err};
+    *out = (Csv){0};
     if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) c.p += 3;
     if (c.p == c.end) return refuse(&c, "the file is empty");
     c.field = mpri_arena_alloc(arena, c.cap);
@@ -148,7 +156,8 @@ mpr_status mpri_csv_parse(const char *text, size_t n, Arena *arena, Csv *out, Er
     int64_t lines = 0;
     for (const char *p = c.p; p < c.end; p++) lines += *p == '\n' || p + 1 == c.end;
     size_t count;
-    if (!mpri_size_mul((size_t)lines, (size_t)out->columns, &count)) return mpri_err_nomem(err, SIZE_MAX);
+    if (!mpri_size_mul((size_t)lines, (size_t)out->columns, &count))
+        return mpri_err_nomem(err, SIZE_MAX);
     out->values = ARENA_ARRAY(arena, double, count + 1);
     out->whole = ARENA_ARRAY(arena, bool, out->columns);
     if (!out->values || !out->whole) return mpri_err_nomem(err, count * sizeof(double));

@@ -1,5 +1,5 @@
-/* One data file: .safetensors and .csv by name (the first also by its first bytes), else .npz. A CSV file has
- * no arrays: a key stands for a column or a numbered group of columns. */
+/* One data file: .safetensors and .csv by name (the first also by its first bytes), else .npz. A
+ * CSV file has no arrays: a key stands for a column or a numbered group of columns. */
 #include "runtime/train/dataset.h"
 
 #include <stdio.h>
@@ -13,15 +13,15 @@ struct DataFile {
     mpr_context *ctx;
     char *path;
     Npz *npz;
-    uint8_t *bytes;        /* safetensors: whole file */
+    uint8_t *bytes; /* safetensors: whole file */
     Arena arena;
     SafeTensor *tensors;
     int n_tensors;
     bool is_csv;
     Csv csv;
-    int *group;            /* scratch of one key's columns */
-    const char *rest;      /* key that all columns without another reader belong to, or NULL */
-    const char *labels;    /* key that the rest leaves out */
+    int *group;         /* scratch of one key's columns */
+    const char *rest;   /* key that all columns without another reader belong to, or NULL */
+    const char *labels; /* key that the rest leaves out */
 };
 
 static bool has_suffix(const char *path, const char *suffix)
@@ -32,7 +32,7 @@ static bool has_suffix(const char *path, const char *suffix)
 
 static bool is_safetensors(const char *path)
 {
-    unsigned char head[9] = { 0 };
+    unsigned char head[9] = {0};
     FILE *f = fopen(path, "rbe");
     size_t n = f ? fread(head, 1, sizeof(head), f) : 0;
     if (f) fclose(f);
@@ -43,7 +43,8 @@ static mpr_status open_safetensors(DataFile *f, Err *err)
 {
     size_t n;
     TRY(mpri_read_file(&f->ctx->alloc, f->path, &f->bytes, &n, err));
-    mpr_status status = mpri_safetensors_parse(f->bytes, n, &f->arena, &f->tensors, &f->n_tensors, err);
+    mpr_status status = mpri_safetensors_parse(f->bytes, n, &f->arena, &f->tensors, &f->n_tensors,
+                                               err);
     if (status != MPR_OK) mpri_err_where(err, "%s", mpri_err_name(f->path));
     return status;
 }
@@ -102,7 +103,9 @@ int mpri_data_count(const DataFile *f)
 
 const char *mpri_data_key(const DataFile *f, int index)
 {
-    return f->npz ? mpri_npz_name(f->npz, index) : f->is_csv ? f->csv.names[index] : f->tensors[index].name;
+    return f->npz      ? mpri_npz_name(f->npz, index)
+           : f->is_csv ? f->csv.names[index]
+                       : f->tensors[index].name;
 }
 
 static int find(const DataFile *f, const char *key)
@@ -142,15 +145,18 @@ bool mpri_data_reads(const DataFile *f, const char *key, const char *column)
     return false;
 }
 
-/* Whole numbers become int64, others double: [rows] for one column of that name, else [rows, columns]. */
+/* Whole numbers become int64, others double: [rows] for one column of that name, else [rows,
+ * columns]. */
 static mpr_status read_columns(DataFile *f, const char *key, mpr_tensor *out, Err *err)
 {
     const Csv *c = &f->csv;
     int n = columns_of(f, key);
     bool whole = true, one = n == 1 && !strcmp(c->names[f->group[0]], key);
     if (n < 0) {
-        mpri_err_set(err, MPR_E_DATA, "columns of '%s': a number is there twice", mpri_err_name(key));
-        return mpri_err_advice(err, "name the columns %s0, %s1 and so on", mpri_err_name(key), mpri_err_name(key));
+        mpri_err_set(err, MPR_E_DATA, "columns of '%s': a number is there twice",
+                     mpri_err_name(key));
+        return mpri_err_advice(err, "name the columns %s0, %s1 and so on", mpri_err_name(key),
+                               mpri_err_name(key));
     }
     for (int k = 0; k < n; k++) whole &= c->whole[f->group[k]];
     void *data = mpri_context_alloc(f->ctx, (size_t)c->rows * (size_t)n * 8 + 1);
@@ -161,20 +167,24 @@ static mpr_status read_columns(DataFile *f, const char *key, mpr_tensor *out, Er
             if (whole) ((int64_t *)data)[r * n + k] = (int64_t)v;
             else ((double *)data)[r * n + k] = v;
         }
-    *out = (mpr_tensor){ .data = data, .dtype = whole ? MPR_INT64 : MPR_FLOAT64, .rank = one ? 1 : 2, .dims = { c->rows, n } };
+    *out = (mpr_tensor){.data = data,
+                        .dtype = whole ? MPR_INT64 : MPR_FLOAT64,
+                        .rank = one ? 1 : 2,
+                        .dims = {c->rows, n}};
     return MPR_OK;
 }
 
 void mpri_data_keys(const DataFile *f, Text *out)
 {
     int n = mpri_data_count(f);
-    for (int i = 0; i < n && out->len < 800; i++) mpri_text_add(out, "%s'%s'", i ? ", " : "", mpri_err_name(mpri_data_key(f, i)));
+    for (int i = 0; i < n && out->len < 800; i++)
+        mpri_text_add(out, "%s'%s'", i ? ", " : "", mpri_err_name(mpri_data_key(f, i)));
     if (!n) mpri_text_put(out, "no arrays");
 }
 
 const char *mpri_data_labels_key(const DataFile *f, const char *wanted)
 {
-    static const char *const usual[] = { "labels", "label", "y" };
+    static const char *const usual[] = {"labels", "label", "y"};
     if (wanted) return wanted;
     for (int i = 0; i < 3; i++)
         if (mpri_data_has(f, usual[i])) return usual[i];
@@ -189,10 +199,12 @@ mpr_status mpri_data_read(DataFile *f, const char *key, mpr_tensor *out, Err *er
         Text keys;
         mpri_text_init(&keys, &f->ctx->alloc);
         mpri_data_keys(f, &keys);
-        mpri_err_set(err, MPR_E_DATA, "no array '%s'; found are %s", mpri_err_name(key), keys.text ? keys.text : "");
+        mpri_err_set(err, MPR_E_DATA, "no array '%s'; found are %s", mpri_err_name(key),
+                     keys.text ? keys.text : "");
         mpri_text_free(&keys);
         mpri_err_where(err, "%s", mpri_err_name(f->path));
-        return mpri_err_advice(err, "rename the array, or map it with --input NAME=KEY or --labels KEY");
+        return mpri_err_advice(err,
+                               "rename the array, or map it with --input NAME=KEY or --labels KEY");
     }
     if (f->npz) {
         bool foreign;
@@ -202,7 +214,7 @@ mpr_status mpri_data_read(DataFile *f, const char *key, mpr_tensor *out, Err *er
     void *data = mpri_context_alloc(f->ctx, t->bytes + 1);
     if (!data) return mpri_err_nomem(err, t->bytes);
     if (t->bytes) memcpy(data, t->data, t->bytes);
-    *out = (mpr_tensor){ .data = data, .dtype = t->dtype, .rank = t->rank };
+    *out = (mpr_tensor){.data = data, .dtype = t->dtype, .rank = t->rank};
     memcpy(out->dims, t->dims, sizeof(out->dims));
     return MPR_OK;
 }

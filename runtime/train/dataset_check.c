@@ -1,5 +1,6 @@
-/* What the model allows as input values, found by following an integer input forward to the tables it
- * indexes and the losses it labels; and the sweep over all rows that enforces it before the first step. */
+/* What the model allows as input values, found by following an integer input forward to the tables
+ * it indexes and the losses it labels; and the sweep over all rows that enforces it before the
+ * first step. */
 #include "runtime/train/dataset.h"
 
 #include <math.h>
@@ -8,8 +9,9 @@ enum { FOLLOW_LIMIT = 32 };
 
 static bool passes_values(const Node *n)
 {
-    return mpri_is(n, OP_Cast) || mpri_is(n, OP_Identity) || mpri_is(n, OP_Reshape) || mpri_is(n, OP_Unsqueeze) || mpri_is(n, OP_Squeeze) ||
-           mpri_is(n, OP_Flatten) || mpri_is(n, OP_Transpose);
+    return mpri_is(n, OP_Cast) || mpri_is(n, OP_Identity) || mpri_is(n, OP_Reshape) ||
+           mpri_is(n, OP_Unsqueeze) || mpri_is(n, OP_Squeeze) || mpri_is(n, OP_Flatten) ||
+           mpri_is(n, OP_Transpose);
 }
 
 static Dim class_dim(const Node *n)
@@ -57,14 +59,15 @@ static void look_at_use(InputRange *r, const Use *u)
 
 InputRange mpri_input_range(const Graph *g, const char *input)
 {
-    InputRange r = { 0 };
-    const Value *queue[FOLLOW_LIMIT] = { mpri_graph_find_value(g, input) };
+    InputRange r = {0};
+    const Value *queue[FOLLOW_LIMIT] = {mpri_graph_find_value(g, input)};
     int n = queue[0] && mpri_dtype_is_int(queue[0]->dtype) ? 1 : 0;
     for (int i = 0; i < n; i++)
         for (const Use *u = queue[i]->uses; u; u = u->next) {
             look_at_use(&r, u);
             const Node *user = u->user;
-            bool onward = passes_values(user) && u->index == 0 && user->n_out && user->out[0] && mpri_dtype_is_int(user->out[0]->dtype);
+            bool onward = passes_values(user) && u->index == 0 && user->n_out && user->out[0] &&
+                          mpri_dtype_is_int(user->out[0]->dtype);
             if (onward && n < FOLLOW_LIMIT) queue[n++] = user->out[0];
         }
     return r;
@@ -84,10 +87,12 @@ static mpr_status check_range(const DataArray *a, InputRange r, int64_t ignore, 
     for (int64_t i = 0; i < n; i++) {
         int64_t v = mpri_load_i64(a->t.dtype, a->t.data, i);
         if ((v >= r.low && v < r.high) || (r.labels && v == ignore)) continue;
-        mpri_err_set(err, MPR_E_INDEX, "'%s': row %lld holds %lld; the model allows %lld to %lld%s", mpri_err_name(a->key),
-                     (long long)row_of(&a->t, i), (long long)v, (long long)r.low, (long long)(r.high - 1),
+        mpri_err_set(err, MPR_E_INDEX, "'%s': row %lld holds %lld; the model allows %lld to %lld%s",
+                     mpri_err_name(a->key), (long long)row_of(&a->t, i), (long long)v,
+                     (long long)r.low, (long long)(r.high - 1),
                      r.labels ? " and the ignore index" : "");
-        return mpri_err_advice(err, r.labels ? "mend the labels, or set ignore_index" : "use the tokenizer that the model was made with");
+        return mpri_err_advice(err, r.labels ? "mend the labels, or set ignore_index"
+                                             : "use the tokenizer that the model was made with");
     }
     return MPR_OK;
 }
@@ -97,12 +102,14 @@ static mpr_status check_finite(const DataArray *a, Err *err)
     int64_t at = mpri_first_nonfinite(a->t.dtype, a->t.data, mpri_tensor_elements(&a->t));
     if (at < 0) return MPR_OK;
     char text[32];
-    mpri_err_set(err, MPR_E_DATA, "'%s': row %lld holds %s", mpri_err_name(a->key), (long long)row_of(&a->t, at),
+    mpri_err_set(err, MPR_E_DATA, "'%s': row %lld holds %s", mpri_err_name(a->key),
+                 (long long)row_of(&a->t, at),
                  mpri_print_f64(text, mpri_load_f64(a->t.dtype, a->t.data, at)));
     return mpri_err_advice(err, "mend the data, or let such features through with allow_nonfinite");
 }
 
-mpr_status mpri_data_check(const mpr_session *s, const DataArray *a, bool allow_nonfinite, const char *file, Err *err)
+mpr_status mpri_data_check(const mpr_session *s, const DataArray *a, bool allow_nonfinite,
+                           const char *file, Err *err)
 {
     mpr_status status = MPR_OK;
     if (mpri_dtype_is_float(a->t.dtype)) {

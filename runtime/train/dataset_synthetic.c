@@ -1,5 +1,5 @@
-/* Random rows in the model's types: floats are normal, ids and labels uniform in their range, integers
- * without a known range are 1 (attention masks). A function of the seed only. */
+/* Random rows in the model's types: floats are normal, ids and labels uniform in their range,
+ * integers without a known range are 1 (attention masks). A function of the seed only. */
 #include "runtime/train/dataset.h"
 
 #include "runtime/base/rng.h"
@@ -11,7 +11,9 @@ static mpr_status resolve_dims(mpr_dataset *d, DimBinding *b, DataArray *a, Err 
 {
     const Shape *s = &a->input->declared;
     if (s->rank < 1) {
-        mpri_err_set(err, MPR_E_SHAPE, "input '%s' has no batch dim: synthetic rows cannot be made for it", mpri_err_name(a->input->name));
+        mpri_err_set(err, MPR_E_SHAPE,
+                     "input '%s' has no batch dim: synthetic rows cannot be made for it",
+                     mpri_err_name(a->input->name));
         return mpri_err_advice(err, "give the data as a file");
     }
     a->t.rank = s->rank;
@@ -20,7 +22,8 @@ static mpr_status resolve_dims(mpr_dataset *d, DimBinding *b, DataArray *a, Err 
         if (!mpri_dim_const(dim)) {
             char text[128];
             mpri_dim_print(d->s->graph[MODE_TRAIN]->sym, s->d[i], text, sizeof(text));
-            mpri_err_set(err, MPR_E_USAGE, "synthetic rows: dim %d of input '%s' is '%s', whose size is not known", i,
+            mpri_err_set(err, MPR_E_USAGE,
+                         "synthetic rows: dim %d of input '%s' is '%s', whose size is not known", i,
                          mpri_err_name(a->input->name), mpri_err_name(text));
             return mpri_err_advice(err, "give it with --bind %s=N", mpri_err_name(text));
         }
@@ -34,7 +37,8 @@ static mpr_status fill(mpr_dataset *d, DataArray *a, uint64_t stream, Err *err)
     int64_t n = mpri_tensor_elements(&a->t);
     size_t bytes;
     a->t.dtype = a->input->dtype;
-    if (n < 0 || !mpri_size_mul((size_t)n, mpri_dtype_size(a->t.dtype), &bytes)) return mpri_err_nomem(err, SIZE_MAX);
+    if (n < 0 || !mpri_size_mul((size_t)n, mpri_dtype_size(a->t.dtype), &bytes))
+        return mpri_err_nomem(err, SIZE_MAX);
     void *data = mpri_context_alloc(d->s->ctx, bytes + 1);
     if (!data) return mpri_err_nomem(err, bytes);
     a->t.data = data;
@@ -42,9 +46,13 @@ static mpr_status fill(mpr_dataset *d, DataArray *a, uint64_t stream, Err *err)
     int64_t low = r.low < 0 ? 0 : r.low;
     for (int64_t i = 0; i < n; i++) {
         uint64_t at = (uint64_t)i;
-        if (mpri_dtype_is_float(a->t.dtype)) mpri_store_f64(a->t.dtype, data, i, mpri_rng_normal(d->o.seed, stream, at));
+        if (mpri_dtype_is_float(a->t.dtype))
+            mpri_store_f64(a->t.dtype, data, i, mpri_rng_normal(d->o.seed, stream, at));
         else if (!r.limited || r.high <= low) mpri_store_i64(a->t.dtype, data, i, 1);
-        else mpri_store_i64(a->t.dtype, data, i, low + (int64_t)mpri_rng_below(d->o.seed, stream, at, (uint64_t)(r.high - low)));
+        else
+            mpri_store_i64(
+                a->t.dtype, data, i,
+                low + (int64_t)mpri_rng_below(d->o.seed, stream, at, (uint64_t)(r.high - low)));
     }
     return MPR_OK;
 }

@@ -1,6 +1,6 @@
-/* Atomic folders. The traps: a failed fsync or close means that bytes may be lost, so the save is given up and
- * never retried on the same file; and the first file opened by a host with closed descriptors 0 to 2 would
- * become its standard output, so descriptors below 3 are not used. */
+/* Atomic folders. The traps: a failed fsync or close means that bytes may be lost, so the save is
+ * given up and never retried on the same file; and the first file opened by a host with closed
+ * descriptors 0 to 2 would become its standard output, so descriptors below 3 are not used. */
 #include "runtime/train/folder.h"
 
 #include <dirent.h>
@@ -22,7 +22,8 @@
 static mpr_status io_error(Err *err, const char *what, const char *path, int why)
 {
     mpri_err_set(err, MPR_E_IO, "cannot %s '%s': %s", what, mpri_err_name(path), strerror(why));
-    return mpri_err_advice(err, why == ENOSPC ? "free space on that disk" : "check the path and its permissions");
+    return mpri_err_advice(err, why == ENOSPC ? "free space on that disk"
+                                              : "check the path and its permissions");
 }
 
 static int above_standard(int fd)
@@ -55,14 +56,19 @@ mpr_status mpri_folder_begin(Folder *f, const char *path, Err *err)
 static mpr_status no_space(const Folder *f, const char *name, size_t n, Err *err)
 {
     struct statvfs st;
-    unsigned long long room = fstatvfs(f->fd, &st) == 0 ? (unsigned long long)st.f_bavail * st.f_frsize : 0;
-    mpri_err_set(err, MPR_E_IO, "cannot write '%s/%s': no space left (need %zu bytes, %llu are free)", mpri_err_name(f->path), name, n, room);
+    unsigned long long room = fstatvfs(f->fd, &st) == 0
+                                  ? (unsigned long long)st.f_bavail * st.f_frsize
+                                  : 0;
+    mpri_err_set(err, MPR_E_IO,
+                 "cannot write '%s/%s': no space left (need %zu bytes, %llu are free)",
+                 mpri_err_name(f->path), name, n, room);
     return mpri_err_advice(err, "free space on that disk; checkpoints saved before are whole");
 }
 
 mpr_status mpri_folder_write(Folder *f, const char *name, const void *bytes, size_t n, Err *err)
 {
-    int fd = above_standard(openat(f->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    int fd = above_standard(
+        openat(f->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     int why = fd < 0 ? errno : 0;
     for (size_t done = 0; !why && done < n;) {
         ssize_t k = write(fd, (const char *)bytes + done, n - done);
@@ -74,7 +80,8 @@ mpr_status mpri_folder_write(Folder *f, const char *name, const void *bytes, siz
     if (fd >= 0 && close(fd) != 0 && !why) why = errno;
     if (!why) return MPR_OK;
     if (why == ENOSPC || why == EDQUOT) return no_space(f, name, n, err);
-    mpri_err_set(err, MPR_E_IO, "cannot write '%s/%s': %s", mpri_err_name(f->path), name, strerror(why));
+    mpri_err_set(err, MPR_E_IO, "cannot write '%s/%s': %s", mpri_err_name(f->path), name,
+                 strerror(why));
     return mpri_err_advice(err, "checkpoints saved before are whole");
 }
 
@@ -101,7 +108,9 @@ mpr_status mpri_folder_commit(Folder *f, Err *err)
     if (!why && rename(f->temporary, f->path) != 0) {
         why = errno;
         if (why == ENOTEMPTY || why == EEXIST) {
-            why = renameat2(AT_FDCWD, f->temporary, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0 ? 0 : errno;
+            why = renameat2(AT_FDCWD, f->temporary, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0
+                      ? 0
+                      : errno;
             if (!why) mpri_folder_remove(f->temporary);
         }
     }
@@ -140,7 +149,9 @@ void mpri_folder_sweep(const char *parent)
         const char *mark = strstr(e->d_name, ".tmp-");
         char *end = NULL;
         long pid = mark ? strtol(mark + 5, &end, 10) : 0;
-        if (strncmp(e->d_name, "checkpoint-", 11) || pid <= 0 || *end || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        if (strncmp(e->d_name, "checkpoint-", 11) || pid <= 0 || *end || kill((pid_t)pid, 0) == 0 ||
+            errno != ESRCH)
+            continue;
         char path[4400];
         snprintf(path, sizeof(path), "%s/%s", parent, e->d_name);
         mpri_folder_remove(path);
@@ -188,14 +199,16 @@ mpr_status mpri_folder_lock(const char *path, int *fd, Err *err)
     if (*fd < 0) return io_error(err, "open", name, errno);
     if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
         int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-        if (ftruncate(*fd, 0) != 0 || pwrite(*fd, text, (size_t)n, 0) != n) text[0] = 0; /* the number is for people only */
+        if (ftruncate(*fd, 0) != 0 || pwrite(*fd, text, (size_t)n, 0) != n)
+            text[0] = 0; /* the number is for people only */
         return MPR_OK;
     }
     ssize_t n = pread(*fd, text, sizeof(text) - 1, 0);
     text[n > 0 ? strcspn(text, "\n") : 0] = 0;
     close(*fd);
     *fd = -1;
-    mpri_err_set(err, MPR_E_IO, "'%s' is being written by process %s", mpri_err_name(path), *text ? text : "unknown");
+    mpri_err_set(err, MPR_E_IO, "'%s' is being written by process %s", mpri_err_name(path),
+                 *text ? text : "unknown");
     return mpri_err_advice(err, "wait for it, or choose another output folder");
 }
 

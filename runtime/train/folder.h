@@ -1,5 +1,5 @@
-/* Folders written as a whole: files go into a sibling temporary folder, are synced, and the folder is renamed
- * into place. Whoever looks sees the old state or the new one. */
+/* Folders written as a whole: files go into a sibling temporary folder, are synced, and the folder
+ * is renamed into place. Whoever looks sees the old state or the new one. */
 #ifndef MPRI_TRAIN_FOLDER_H
 #define MPRI_TRAIN_FOLDER_H
 
@@ -25,7 +25,8 @@ void mpri_folder_remove(const char *path);
 void mpri_folder_sweep(const char *parent);
 /* Creates a folder and its parents; MPR_E_IO when it cannot be written to. */
 mpr_status mpri_folder_make(const char *path, Err *err);
-/* One writer per folder: holds `path`/.lock. MPR_E_IO names the process that has it. -1 in *fd on failure. */
+/* One writer per folder: holds `path`/.lock. MPR_E_IO names the process that has it. -1 in *fd on
+ * failure. */
 mpr_status mpri_folder_lock(const char *path, int *fd, Err *err);
 void mpri_folder_unlock(const char *path, int fd);
 

@@ -1,5 +1,6 @@
-/* Which tensor became non-finite first. A training plan overwrites its values as it goes, so the batch is run
- * once more with a plan that keeps every value; the first bad output in execution order is the culprit. */
+/* Which tensor became non-finite first. A training plan overwrites its values as it goes, so the
+ * batch is run once more with a plan that keeps every value; the first bad output in execution
+ * order is the culprit. */
 #include "runtime/train/session.h"
 
 #include <math.h>
@@ -62,8 +63,10 @@ static void add_ranges(const Plan *p, const Node *n, char *buf, size_t size)
             if (x > high) high = x;
         }
         if (count <= 0) continue;
-        used += (size_t)snprintf(buf + used, size - used, "%s'%s' %.6g to %.6g", sep, mpri_err_name(v->name), low, high);
-        if (bad && used < size) used += (size_t)snprintf(buf + used, size - used, " (%lld not finite)", (long long)bad);
+        used += (size_t)snprintf(buf + used, size - used, "%s'%s' %.6g to %.6g", sep,
+                                 mpri_err_name(v->name), low, high);
+        if (bad && used < size)
+            used += (size_t)snprintf(buf + used, size - used, " (%lld not finite)", (long long)bad);
         sep = ", ";
     }
 }
@@ -76,11 +79,16 @@ static bool bad_source(const Plan *p, char *buf, size_t size)
         if (v->kind == VAL_NODE || !v->n_uses || !mpri_dtype_is_float(v->dtype)) continue;
         if (v->kind == VAL_SLOT && g->slots[v->slot].cls != SLOT_PARAM) continue;
         const void *data = value_data(p, v);
-        int64_t at = data ? mpri_first_nonfinite(v->dtype, data, mpri_shape_elements(&v->shape)) : -1;
+        int64_t at = data ? mpri_first_nonfinite(v->dtype, data, mpri_shape_elements(&v->shape))
+                          : -1;
         if (at < 0) continue;
-        const char *what = v->kind == VAL_INPUT ? "input" : v->kind == VAL_CONST ? "constant" : "parameter";
-        const char *name = v->param >= 0 && v->param < g->n_params ? g->params[v->param].name : v->name;
-        snprintf(buf, size, "%s '%s' is %s at element %lld", what, mpri_err_name(name), word(mpri_load_f64(v->dtype, data, at)), (long long)at);
+        const char *what = v->kind == VAL_INPUT   ? "input"
+                           : v->kind == VAL_CONST ? "constant"
+                                                  : "parameter";
+        const char *name = v->param >= 0 && v->param < g->n_params ? g->params[v->param].name
+                                                                   : v->name;
+        snprintf(buf, size, "%s '%s' is %s at element %lld", what, mpri_err_name(name),
+                 word(mpri_load_f64(v->dtype, data, at)), (long long)at);
         return true;
     }
     return false;
@@ -92,11 +100,15 @@ static bool bad_step(const Plan *p, int first, int last, char *buf, size_t size)
         const Node *n = p->steps[i].node;
         for (int k = 0; k < n->n_out; k++) {
             const Value *v = n->out[k];
-            const void *data = v && mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(p, v) : NULL;
-            int64_t at = data ? mpri_first_nonfinite(v->dtype, data, mpri_shape_elements(&v->shape)) : -1;
+            const void *data = v && mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(p, v)
+                                                                  : NULL;
+            int64_t at = data ? mpri_first_nonfinite(v->dtype, data, mpri_shape_elements(&v->shape))
+                              : -1;
             if (at < 0) continue;
-            snprintf(buf, size, "%s of node '%s' (%s): tensor '%s' is %s at element %lld", p->steps[i].segment == SEG_FORWARD ? "forward" : "backward",
-                     mpri_err_name(n->name), n->op->name, mpri_err_name(v->name), word(mpri_load_f64(v->dtype, data, at)), (long long)at);
+            snprintf(buf, size, "%s of node '%s' (%s): tensor '%s' is %s at element %lld",
+                     p->steps[i].segment == SEG_FORWARD ? "forward" : "backward",
+                     mpri_err_name(n->name), n->op->name, mpri_err_name(v->name),
+                     word(mpri_load_f64(v->dtype, data, at)), (long long)at);
             add_ranges(p, n, buf, size);
             return true;
         }
@@ -109,7 +121,8 @@ static mpr_status rerun(mpr_session *s, Plan *p, int segment, Err *err)
     for (int i = 0; segment == SEG_FORWARD && i < s->n_inputs; i++) {
         Value *v = mpri_plan_input(p, s->inputs[i].name);
         void *to = v ? mpri_plan_value_data(p, v) : NULL;
-        if (to && s->inputs[i].bytes) TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
+        if (to && s->inputs[i].bytes)
+            TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
     }
     return mpri_plan_run(p, segment, s->o.seed, s->forward_count - 1, err);
 }
@@ -124,7 +137,8 @@ bool mpri_session_first_bad(mpr_session *s, bool backward, char *buf, size_t siz
     if (rerun(s, p, SEG_FORWARD, &err) == MPR_OK) {
         found = bad_source(p, buf, size) || bad_step(p, 0, p->segment_end[SEG_FORWARD], buf, size);
         if (!found && backward && rerun(s, p, SEG_BACKWARD, &err) == MPR_OK)
-            found = bad_step(p, p->segment_end[SEG_FORWARD], p->segment_end[SEG_BACKWARD], buf, size);
+            found = bad_step(p, p->segment_end[SEG_FORWARD], p->segment_end[SEG_BACKWARD], buf,
+                             size);
     }
     mpri_plan_destroy(p);
     return found;

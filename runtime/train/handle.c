@@ -1,5 +1,5 @@
-/* Handles and the two ends of an API call. The trap is a stranger's pointer: only the magic is read before
- * it is known to be ours. */
+/* Handles and the two ends of an API call. The trap is a stranger's pointer: only the magic is read
+ * before it is known to be ours. */
 #include "runtime/train/handle.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static bool handle_any(const void *handle)
 static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear)
 {
     Handle *h = (Handle *)(uintptr_t)handle;
-    *call = (ApiCall){ .status = MPR_E_USAGE };
+    *call = (ApiCall){.status = MPR_E_USAGE};
     if (!mpri_handle_is(handle, kind)) {
         if (handle_any(handle)) {
             mpri_err_clear(&h->err);
@@ -59,7 +59,8 @@ static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear
     if (h->process != getpid()) {
         call->status = MPR_E_ORDER;
         mpri_err_clear(&h->err);
-        mpri_err_set(&h->err, MPR_E_ORDER, "this %s was made by process %ld and is used by its child %ld",
+        mpri_err_set(&h->err, MPR_E_ORDER,
+                     "this %s was made by process %ld and is used by its child %ld",
                      mpri_handle_kind_name(kind), (long)h->process, (long)getpid());
         mpri_err_advice(&h->err, "open a session of its own in the child process");
         return false;
@@ -100,8 +101,8 @@ mpr_status mpri_api_leave(ApiCall *call, mpr_status status)
 mpr_status mpri_api_argument(const void *handle, HandleKind kind, Err *err)
 {
     if (mpri_handle_is(handle, kind)) return MPR_OK;
-    mpri_err_set(err, MPR_E_USAGE, "%s where a %s is needed", handle ? "another kind of handle" : "NULL",
-                 mpri_handle_kind_name(kind));
+    mpri_err_set(err, MPR_E_USAGE, "%s where a %s is needed",
+                 handle ? "another kind of handle" : "NULL", mpri_handle_kind_name(kind));
     return mpri_err_advice(err, "create the %s first and pass it on", mpri_handle_kind_name(kind));
 }
 
@@ -129,12 +130,14 @@ mpr_status mpri_take_options(void *dst, size_t known, const void *src, const cha
     size_t size;
     memcpy(&size, src, sizeof(size));
     if (size < sizeof(size_t) || size > 65536) {
-        mpri_err_set(err, MPR_E_USAGE, "%s.size is %zu; this library knows %zu bytes", what, size, known);
+        mpri_err_set(err, MPR_E_USAGE, "%s.size is %zu; this library knows %zu bytes", what, size,
+                     known);
         return mpri_err_advice(err, "set .size = sizeof(%s)", what);
     }
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)src)[i]) {
-            mpri_err_set(err, MPR_E_USAGE, "%s has %zu bytes and sets one beyond the %zu that this library knows",
+            mpri_err_set(err, MPR_E_USAGE,
+                         "%s has %zu bytes and sets one beyond the %zu that this library knows",
                          what, size, known);
             return mpri_err_advice(err, "link with a library as new as the header");
         }

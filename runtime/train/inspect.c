@@ -1,5 +1,5 @@
-/* What is in a model: inputs and outputs, parameters with the reason why each is trained or not, operators
- * with their support. Without a model: the operators of the program. */
+/* What is in a model: inputs and outputs, parameters with the reason why each is trained or not,
+ * operators with their support. Without a model: the operators of the program. */
 #include "runtime/train/inspect.h"
 
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static mpr_status count_ops(Inspect *i, Arena *arena, OpCount **out, int *n_out)
     for (const Node *node = g->first; node; node = node->next) {
         int k = 0;
         while (k < n && strcmp(list[k].name, type_of(node))) k++;
-        if (k == n) list[n++] = (OpCount){ .name = type_of(node), .op = node->op };
+        if (k == n) list[n++] = (OpCount){.name = type_of(node), .op = node->op};
         list[k].n++;
     }
     qsort(list, (size_t)n, sizeof(*list), by_count);
@@ -80,11 +80,15 @@ static void put_totals(Inspect *i, const Graph *g)
         if (p->trained) trained++, trained_elements += n;
     }
     if (i->o.json)
-        mpri_text_add(&i->out, "\"parameters\": {\"tensors\": %d, \"elements\": %lld, \"trained\": %d, \"trained_elements\": %lld}", g->n_params,
-                      (long long)elements, trained, (long long)trained_elements);
+        mpri_text_add(&i->out,
+                      "\"parameters\": {\"tensors\": %d, \"elements\": %lld, \"trained\": %d, "
+                      "\"trained_elements\": %lld}",
+                      g->n_params, (long long)elements, trained, (long long)trained_elements);
     else
-        mpri_text_add(&i->out, "parameters\n  %d tensors with %lld elements, of which %d with %lld are trained\n", g->n_params, (long long)elements,
-                      trained, (long long)trained_elements);
+        mpri_text_add(
+            &i->out,
+            "parameters\n  %d tensors with %lld elements, of which %d with %lld are trained\n",
+            g->n_params, (long long)elements, trained, (long long)trained_elements);
 }
 
 static mpr_status summary(Inspect *i)
@@ -93,9 +97,11 @@ static mpr_status summary(Inspect *i)
     Text *t = &i->out;
     bool json = i->o.json;
     mpri_text_put(t, json ? "{\"inputs\": [" : "inputs\n");
-    for (int k = 0; k < g->n_inputs; k++) put_value(i, g, g->inputs[k].value->name, g->inputs[k].value, !k);
+    for (int k = 0; k < g->n_inputs; k++)
+        put_value(i, g, g->inputs[k].value->name, g->inputs[k].value, !k);
     mpri_text_put(t, json ? "], \"outputs\": [" : "outputs\n");
-    for (int k = 0; k < g->n_outputs; k++) put_value(i, g, g->outputs[k].name, g->outputs[k].value, !k);
+    for (int k = 0; k < g->n_outputs; k++)
+        put_value(i, g, g->outputs[k].name, g->outputs[k].value, !k);
     if (json) mpri_text_put(t, "], ");
     put_totals(i, g);
     Arena arena;
@@ -136,7 +142,8 @@ static mpr_status params(Inspect *i)
         char shape[256] = "[]";
         if (p->value) mpri_shape_print(g->sym, &p->value->shape, shape, sizeof(shape));
         if (!json) {
-            mpri_text_add(t, "%-8s %-9s %9d  %-16s %s: %s\n", p->trained ? "yes" : "no", mpri_dtype_long(p->file_dtype), consumers, shape,
+            mpri_text_add(t, "%-8s %-9s %9d  %-16s %s: %s\n", p->trained ? "yes" : "no",
+                          mpri_dtype_long(p->file_dtype), consumers, shape,
                           mpri_err_name(p->public_name ? p->public_name : p->name), reason);
             continue;
         }
@@ -145,8 +152,10 @@ static mpr_status params(Inspect *i)
         mpri_text_put(t, ", \"public_name\": ");
         mpri_json_string(t, p->public_name ? p->public_name : p->name);
         mpri_text_add(t, ", \"dtype\": \"%s\", \"shape\": [", mpri_dtype_long(p->file_dtype));
-        for (int d = 0; p->value && d < p->value->shape.rank; d++) mpri_text_add(t, "%s%lld", d ? ", " : "", (long long)p->value->shape.d[d]);
-        mpri_text_add(t, "], \"consumers\": %d, \"trained\": %s, \"reason\": ", consumers, p->trained ? "true" : "false");
+        for (int d = 0; p->value && d < p->value->shape.rank; d++)
+            mpri_text_add(t, "%s%lld", d ? ", " : "", (long long)p->value->shape.d[d]);
+        mpri_text_add(t, "], \"consumers\": %d, \"trained\": %s, \"reason\": ", consumers,
+                      p->trained ? "true" : "false");
         mpri_json_string(t, reason);
         mpri_text_put(t, "}");
     }
@@ -170,17 +179,22 @@ static void put_op(Inspect *i, const char *name, const OpDef *op, int n, bool fi
     Text *t = &i->out;
     bool runs = !(op->flags & OPF_OPAQUE);
     const char *grad = runs ? gradient_text(op) : "no";
-    const char *note = !runs ? "unknown operator: it can be kept by mpr-convert, not run" : op->grad_reason ? op->grad_reason : op->help ? op->help : "";
+    const char *note = !runs ? "unknown operator: it can be kept by mpr-convert, not run"
+                       : op->grad_reason ? op->grad_reason
+                       : op->help        ? op->help
+                                         : "";
     if (!i->o.json) {
         if (n) mpri_text_add(t, "%6d  ", n);
-        mpri_text_add(t, "%-28s %-5s %-9s %s\n", mpri_err_name(name), runs ? "yes" : "no", grad, note);
+        mpri_text_add(t, "%-28s %-5s %-9s %s\n", mpri_err_name(name), runs ? "yes" : "no", grad,
+                      note);
         return;
     }
     mpri_text_put(t, first ? "{\"op\": " : ",\n {\"op\": ");
     mpri_json_string(t, name);
     if (n) mpri_text_add(t, ", \"count\": %d", n);
     else mpri_text_add(t, ", \"since\": %d, \"family\": \"%s\"", op->since, op->family);
-    mpri_text_add(t, ", \"runs\": %s, \"gradient\": \"%s\", \"note\": ", runs ? "true" : "false", grad);
+    mpri_text_add(t, ", \"runs\": %s, \"gradient\": \"%s\", \"note\": ", runs ? "true" : "false",
+                  grad);
     mpri_json_string(t, note);
     mpri_text_put(t, "}");
 }
@@ -190,14 +204,17 @@ static mpr_status operators(Inspect *i)
     Text *t = &i->out;
     const OpTable *table = mpri_op_table();
     bool first = true;
-    mpri_text_put(t, i->o.json ? "[" : i->model ? " count  operator                     runs  gradient  note\n" : "operator                     runs  gradient  note\n");
+    mpri_text_put(t, i->o.json  ? "["
+                     : i->model ? " count  operator                     runs  gradient  note\n"
+                                : "operator                     runs  gradient  note\n");
     if (i->model) {
         Arena arena;
         OpCount *ops;
         int n;
         mpri_arena_init(&arena, &i->ctx->alloc, 0);
         mpr_status status = count_ops(i, &arena, &ops, &n);
-        for (int k = 0; status == MPR_OK && k < n; k++) put_op(i, ops[k].name, ops[k].op, ops[k].n, !k);
+        for (int k = 0; status == MPR_OK && k < n; k++)
+            put_op(i, ops[k].name, ops[k].op, ops[k].n, !k);
         mpri_arena_destroy(&arena);
         TRY(status);
     } else {
@@ -212,14 +229,16 @@ static mpr_status operators(Inspect *i)
     return MPR_OK;
 }
 
-mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text, Err *err)
+mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what,
+                        const mpr_inspect_options *options, char **text, Err *err)
 {
-    Inspect i = { .ctx = ctx, .model = model, .err = err };
+    Inspect i = {.ctx = ctx, .model = model, .err = err};
     *text = NULL;
     TRY(mpri_take_options(&i.o, sizeof(i.o), options, "mpr_inspect_options", err));
     if (!model && what != MPR_INSPECT_OPS) {
         mpri_err_set(err, MPR_E_USAGE, "this report needs a model");
-        return mpri_err_advice(err, "pass a model; only the operators of the program can be listed without one");
+        return mpri_err_advice(
+            err, "pass a model; only the operators of the program can be listed without one");
     }
     mpri_text_init(&i.out, &ctx->alloc);
     mpr_status status = MPR_OK;

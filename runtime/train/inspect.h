@@ -1,5 +1,5 @@
-/* Reports on a model as text or JSON: inspect.c (model, parameters, operators), inspect_plan.c (precision,
- * plan, memory). */
+/* Reports on a model as text or JSON: inspect.c (model, parameters, operators), inspect_plan.c
+ * (precision, plan, memory). */
 #ifndef MPRI_TRAIN_INSPECT_H
 #define MPRI_TRAIN_INSPECT_H
 
@@ -7,13 +7,14 @@
 
 typedef struct Inspect {
     mpr_context *ctx;
-    mpr_model *model;     /* may be NULL for operators */
+    mpr_model *model; /* may be NULL for operators */
     mpr_inspect_options o;
     Text out;
     Err *err;
 } Inspect;
 
-mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text, Err *err);
+mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what,
+                        const mpr_inspect_options *options, char **text, Err *err);
 mpr_status mpri_inspect_precision(Inspect *i);
 mpr_status mpri_inspect_plan(Inspect *i);
 mpr_status mpri_inspect_memory(Inspect *i);

@@ -1,5 +1,5 @@
-/* How a model would run: the precision of every node with its reason, the frozen plan, and its bytes. Shapes
- * come from --bind; nothing is run and no data are needed. */
+/* How a model would run: the precision of every node with its reason, the frozen plan, and its
+ * bytes. Shapes come from --bind; nothing is run and no data are needed. */
 #include "runtime/train/inspect.h"
 
 #include <stdio.h>
@@ -13,8 +13,12 @@
 static mpr_status open(Inspect *i, const char *loss, mpr_session **s, Err *err)
 {
     mpr_session_options so = {
-        .size = sizeof(so), .autocast = i->o.autocast, .autocast_profile = i->o.autocast_profile, .eval_autocast = i->o.autocast,
-        .loss = i->o.forward_only ? NULL : loss, .logits = i->o.logits,
+        .size = sizeof(so),
+        .autocast = i->o.autocast,
+        .autocast_profile = i->o.autocast_profile,
+        .eval_autocast = i->o.autocast,
+        .loss = i->o.forward_only ? NULL : loss,
+        .logits = i->o.logits,
     };
     return mpri_session_open(i->model, &so, s, err);
 }
@@ -32,7 +36,8 @@ static mpr_status bind_shapes(mpr_session *s, const char *const *bind, Err *err)
         in->rank = in->declared.rank;
         in->bound = true;
         if (in->rank < 0) {
-            mpri_err_set(err, MPR_E_SHAPE, "the rank of input '%s' is not known", mpri_err_name(in->name));
+            mpri_err_set(err, MPR_E_SHAPE, "the rank of input '%s' is not known",
+                         mpri_err_name(in->name));
             status = mpri_err_advice(err, "export the model with shapes");
         }
         for (int d = 0; status == MPR_OK && d < in->rank; d++) {
@@ -41,7 +46,8 @@ static mpr_status bind_shapes(mpr_session *s, const char *const *bind, Err *err)
             if (mpri_dim_const(dim)) continue;
             char text[128];
             mpri_dim_print(g->sym, in->declared.d[d], text, sizeof(text));
-            mpri_err_set(err, MPR_E_USAGE, "dim %d of input '%s' is '%s', which has no size yet", d, mpri_err_name(in->name), mpri_err_name(text));
+            mpri_err_set(err, MPR_E_USAGE, "dim %d of input '%s' is '%s', which has no size yet", d,
+                         mpri_err_name(in->name), mpri_err_name(text));
             status = mpri_err_advice(err, "give it with --bind %s=N", mpri_err_name(text));
         }
     }
@@ -57,12 +63,14 @@ static void put_node(Inspect *i, const Node *n, bool first)
     const char *type = n->n_out && n->out[0] ? mpri_dtype_long(n->out[0]->dtype) : "";
     const char *in = n->n_in && n->in[0] ? mpri_dtype_long(n->in[0]->dtype) : "";
     if (!i->o.json) {
-        mpri_text_add(t, "%-10s %-10s %-22s %s: %s\n", in, type, n->op->name, mpri_err_name(n->name), n->why ? n->why : "as in the file");
+        mpri_text_add(t, "%-10s %-10s %-22s %s: %s\n", in, type, n->op->name,
+                      mpri_err_name(n->name), n->why ? n->why : "as in the file");
         return;
     }
     mpri_text_put(t, first ? "{\"node\": " : ",\n {\"node\": ");
     mpri_json_string(t, n->name);
-    mpri_text_add(t, ", \"op\": \"%s\", \"in\": \"%s\", \"out\": \"%s\", \"reason\": ", n->op->name, in, type);
+    mpri_text_add(t, ", \"op\": \"%s\", \"in\": \"%s\", \"out\": \"%s\", \"reason\": ", n->op->name,
+                  in, type);
     mpri_json_string(t, n->why ? n->why : "as in the file");
     mpri_text_put(t, "}");
 }
@@ -73,13 +81,15 @@ mpr_status mpri_inspect_precision(Inspect *i)
     Err why;
     mpri_err_clear(&why);
     mpr_status status = open(i, i->o.loss, &s, &why);
-    if (status != MPR_OK && i->o.loss && !strcmp(i->o.loss, "auto")) { /* the loss is not the question here */
+    if (status != MPR_OK && i->o.loss &&
+        !strcmp(i->o.loss, "auto")) { /* the loss is not the question here */
         status = open(i, NULL, &s, i->err);
     } else if (status != MPR_OK) {
         *i->err = why;
     }
     TRY(status);
-    mpri_text_put(&i->out, i->o.json ? "[" : "input      output     operator               node: reason\n");
+    mpri_text_put(&i->out,
+                  i->o.json ? "[" : "input      output     operator               node: reason\n");
     const Graph *g = s->graph[MODE_TRAIN];
     for (const Node *n = g->first; n; n = n->next) put_node(i, n, n == g->first);
     if (i->o.json) mpri_text_put(&i->out, "]\n");
@@ -91,8 +101,9 @@ mpr_status mpri_inspect_precision(Inspect *i)
 
 static void put_step(Text *t, const PlanStep *step, int index, bool first)
 {
-    static const char *const segments[] = { "forward", "backward", "update" };
-    mpri_text_add(t, "%s{\"step\": %d, \"segment\": \"%s\", \"op\": \"%s\", \"node\": ", first ? "" : ",\n ", index, segments[step->segment], step->node->op->name);
+    static const char *const segments[] = {"forward", "backward", "update"};
+    mpri_text_add(t, "%s{\"step\": %d, \"segment\": \"%s\", \"op\": \"%s\", \"node\": ",
+                  first ? "" : ",\n ", index, segments[step->segment], step->node->op->name);
     mpri_json_string(t, step->node->name);
     mpri_text_add(t, ", \"kernel\": \"%s\", \"skipped\": ", step->row->name);
     mpri_json_string(t, step->skipped ? step->skipped : "");
@@ -107,10 +118,12 @@ static mpr_status print_plan(Inspect *i, mpr_session *s)
     TRY(bind_shapes(s, i->o.bind, i->err));
     TRY(mpri_session_plan(s, MODE_TRAIN, &sp, i->err));
     const Plan *p = sp->plan;
-    if (!i->o.json) return mpri_plan_print(p, &i->out) == MPR_OK ? MPR_OK : mpri_err_nomem(i->err, 0);
+    if (!i->o.json)
+        return mpri_plan_print(p, &i->out) == MPR_OK ? MPR_OK : mpri_err_nomem(i->err, 0);
     mpri_text_put(&i->out, "{\"steps\": [");
     for (int k = 0; k < p->n_steps; k++) put_step(&i->out, &p->steps[k], k, !k);
-    mpri_text_add(&i->out, "], \"arena_bytes\": %zu, \"arena_lower_bound_bytes\": %zu}\n", p->arena_bytes, p->live_bound_bytes);
+    mpri_text_add(&i->out, "], \"arena_bytes\": %zu, \"arena_lower_bound_bytes\": %zu}\n",
+                  p->arena_bytes, p->live_bound_bytes);
     return MPR_OK;
 }
 
@@ -127,7 +140,8 @@ mpr_status mpri_inspect_plan(Inspect *i)
 
 enum { MAX_BIND = 16 };
 
-/* Item `pick[k]` of each comma list: "batch=1,8,64" -> "batch=8". False when a list has no such item. */
+/* Item `pick[k]` of each comma list: "batch=1,8,64" -> "batch=8". False when a list has no such
+ * item. */
 static bool pick_items(Arena *arena, const char *const *bind, const int *pick, const char **out)
 {
     int n = 0;
@@ -138,7 +152,9 @@ static bool pick_items(Arena *arena, const char *const *bind, const int *pick, c
             if (item) item++;
         }
         if (!item) return false;
-        out[n] = equal ? mpri_arena_printf(arena, "%.*s=%.*s", (int)(equal - bind[n]), bind[n], (int)strcspn(item, ","), item) : bind[n];
+        out[n] = equal ? mpri_arena_printf(arena, "%.*s=%.*s", (int)(equal - bind[n]), bind[n],
+                                           (int)strcspn(item, ","), item)
+                       : bind[n];
     }
     out[n] = NULL;
     return true;
@@ -147,19 +163,25 @@ static bool pick_items(Arena *arena, const char *const *bind, const int *pick, c
 static mpr_status put_bill(Inspect *i, const char *const *bind, bool first)
 {
     mpr_session *s;
-    mpr_memory_bill b = { .size = sizeof(b) };
+    mpr_memory_bill b = {.size = sizeof(b)};
     char label[512] = "";
-    for (int k = 0; bind[k]; k++) snprintf(label + strlen(label), sizeof(label) - strlen(label), "%s%s", k ? " " : "", bind[k]);
+    for (int k = 0; bind[k]; k++)
+        snprintf(label + strlen(label), sizeof(label) - strlen(label), "%s%s", k ? " " : "",
+                 bind[k]);
     TRY(open(i, i->o.loss, &s, i->err));
     mpr_status status = bind_shapes(s, bind, i->err);
     if (status == MPR_OK) status = mpri_session_memory(s, &b, i->err);
     if (status == MPR_OK && i->o.json) {
         mpri_text_put(&i->out, first ? "{\"bind\": " : ",\n {\"bind\": ");
         mpri_json_string(&i->out, label);
-        mpri_text_add(&i->out, ", \"parameters\": %zu, \"gradients\": %zu, \"activations\": %zu, \"activations_lower_bound\": %zu, \"constants\": %zu, \"inputs\": %zu}",
-                      b.parameters, b.gradients, b.activations, b.activations_lower_bound, b.constants, b.inputs);
+        mpri_text_add(&i->out,
+                      ", \"parameters\": %zu, \"gradients\": %zu, \"activations\": %zu, "
+                      "\"activations_lower_bound\": %zu, \"constants\": %zu, \"inputs\": %zu}",
+                      b.parameters, b.gradients, b.activations, b.activations_lower_bound,
+                      b.constants, b.inputs);
     } else if (status == MPR_OK) {
-        mpri_text_add(&i->out, "%-24s %12zu %12zu %12zu %12zu %12zu\n", *label ? label : "as in the file", b.parameters, b.gradients, b.activations,
+        mpri_text_add(&i->out, "%-24s %12zu %12zu %12zu %12zu %12zu\n",
+                      *label ? label : "as in the file", b.parameters, b.gradients, b.activations,
                       b.activations_lower_bound, b.constants);
     }
     if (status != MPR_OK && *label) mpri_err_where(i->err, "--bind %s", label);
@@ -171,11 +193,13 @@ mpr_status mpri_inspect_memory(Inspect *i)
 {
     Arena arena;
     const char *picked[MAX_BIND + 1];
-    int pick[MAX_BIND] = { 0 };
+    int pick[MAX_BIND] = {0};
     bool first = true;
     mpr_status status = MPR_OK;
     mpri_arena_init(&arena, &i->ctx->alloc, 0);
-    mpri_text_put(&i->out, i->o.json ? "[" : "bytes                      parameters    gradients  activations  lower bound    constants\n");
+    mpri_text_put(&i->out, i->o.json ? "["
+                                     : "bytes                      parameters    gradients  "
+                                       "activations  lower bound    constants\n");
     for (;;) { /* the cross product of the lists, first list slowest */
         if (pick_items(&arena, i->o.bind, pick, picked)) {
             status = put_bill(i, picked, first);

@@ -1,5 +1,5 @@
-/* Writing JSON: strings escaped, numbers so that they read back to the same float, non-finite ones as the
- * strings "nan", "inf" and "-inf". */
+/* Writing JSON: strings escaped, numbers so that they read back to the same float, non-finite ones
+ * as the strings "nan", "inf" and "-inf". */
 #ifndef MPRI_TRAIN_JSON_H
 #define MPRI_TRAIN_JSON_H
 

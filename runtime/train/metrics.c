@@ -1,5 +1,5 @@
-/* Metrics. Predictions are the first largest logit along the class axis; labels equal to the ignore index do
- * not count. F1 as scikit-learn: binary for two classes, else macro. */
+/* Metrics. Predictions are the first largest logit along the class axis; labels equal to the ignore
+ * index do not count. F1 as scikit-learn: binary for two classes, else macro. */
 #include "runtime/train/metrics.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 void mpri_metrics_choose(MetricSet *m, const char *const *names)
 {
-    *m = (MetricSet){ 0 };
+    *m = (MetricSet){0};
     for (; names && *names; names++) {
         m->accuracy |= !strcmp(*names, "accuracy");
         m->f1 |= !strcmp(*names, "f1");
@@ -48,19 +48,24 @@ static mpr_status need_classes(MetricSet *m, Arena *arena, int64_t classes, Err 
     return MPR_OK;
 }
 
-static mpr_status mismatch(const mpr_tensor *logits, const mpr_tensor *labels, int64_t have, int64_t want, Err *err)
+static mpr_status mismatch(const mpr_tensor *logits, const mpr_tensor *labels, int64_t have,
+                           int64_t want, Err *err)
 {
-    mpri_err_set(err, MPR_E_SHAPE, "metrics: logits of rank %d need %lld labels, there are %lld (rank %d)", logits->rank, (long long)want,
-                 (long long)have, labels->rank);
-    return mpri_err_advice(err, "metrics other than eval_loss need one label per row of logits; leave --metrics out");
+    mpri_err_set(err, MPR_E_SHAPE,
+                 "metrics: logits of rank %d need %lld labels, there are %lld (rank %d)",
+                 logits->rank, (long long)want, (long long)have, labels->rank);
+    return mpri_err_advice(
+        err, "metrics other than eval_loss need one label per row of logits; leave --metrics out");
 }
 
-static mpr_status add_classes(MetricSet *m, Arena *arena, const mpr_tensor *logits, int axis, const mpr_tensor *labels, int64_t n, int64_t ignore, Err *err)
+static mpr_status add_classes(MetricSet *m, Arena *arena, const mpr_tensor *logits, int axis,
+                              const mpr_tensor *labels, int64_t n, int64_t ignore, Err *err)
 {
     if (axis < 0) axis += logits->rank;
     if (axis < 0 || axis >= logits->rank) return mismatch(logits, labels, n, 0, err);
     int64_t classes = logits->dims[axis], inner = 1, outer = 1;
-    for (int d = 0; d < logits->rank; d++) *(d < axis ? &outer : &inner) *= d == axis ? 1 : logits->dims[d];
+    for (int d = 0; d < logits->rank; d++)
+        *(d < axis ? &outer : &inner) *= d == axis ? 1 : logits->dims[d];
     if (outer * inner != n) return mismatch(logits, labels, n, outer * inner, err);
     TRY(need_classes(m, arena, classes, err));
     const float *x = logits->data;
@@ -78,14 +83,18 @@ static mpr_status add_classes(MetricSet *m, Arena *arena, const mpr_tensor *logi
     return MPR_OK;
 }
 
-mpr_status mpri_metrics_add(MetricSet *m, Arena *arena, const mpr_tensor *logits, int axis, const mpr_tensor *labels, int64_t ignore, Err *err)
+mpr_status mpri_metrics_add(MetricSet *m, Arena *arena, const mpr_tensor *logits, int axis,
+                            const mpr_tensor *labels, int64_t ignore, Err *err)
 {
     int64_t n, k;
-    if (!mpri_size_elements(labels->rank, labels->dims, &n) || !mpri_size_elements(logits->rank, logits->dims, &k) || logits->dtype != MPR_FLOAT32)
+    if (!mpri_size_elements(labels->rank, labels->dims, &n) ||
+        !mpri_size_elements(logits->rank, logits->dims, &k) || logits->dtype != MPR_FLOAT32)
         return mpri_err_set(err, MPR_E_INTERNAL, "metrics: bad tensors");
     if (m->accuracy || m->f1) {
         if (mpri_dtype_is_float(labels->dtype)) {
-            mpri_err_set(err, MPR_E_USAGE, "metrics accuracy and f1 need integer labels, these are %s", mpri_dtype_long(labels->dtype));
+            mpri_err_set(err, MPR_E_USAGE,
+                         "metrics accuracy and f1 need integer labels, these are %s",
+                         mpri_dtype_long(labels->dtype));
             return mpri_err_advice(err, "use --metrics mse");
         }
         TRY(add_classes(m, arena, logits, axis, labels, n, ignore, err));
@@ -93,7 +102,8 @@ mpr_status mpri_metrics_add(MetricSet *m, Arena *arena, const mpr_tensor *logits
     if (!m->mse) return MPR_OK;
     if (n != k) return mismatch(logits, labels, n, k, err);
     for (int64_t i = 0; i < n; i++) {
-        double d = (double)((const float *)logits->data)[i] - mpri_load_f64(labels->dtype, labels->data, i);
+        double d = (double)((const float *)logits->data)[i] -
+                   mpri_load_f64(labels->dtype, labels->data, i);
         m->squares += d * d;
     }
     m->elements += n;

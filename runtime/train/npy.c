@@ -1,5 +1,6 @@
-/* .npy headers, versions 1 to 3. Source: numpy.lib.format. The trap: everything in the header is a claim;
- * the shape is multiplied with checks and compared with the bytes that are there before memory is taken. */
+/* .npy headers, versions 1 to 3. Source: numpy.lib.format. The trap: everything in the header is a
+ * claim; the shape is multiplied with checks and compared with the bytes that are there before
+ * memory is taken. */
 #include "runtime/train/npy.h"
 
 #include <stdio.h>
@@ -8,7 +9,8 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/size.h"
 
-static const char advice[] = "write the array with numpy.save or numpy.savez as a plain numeric type";
+static const char advice[] =
+    "write the array with numpy.save or numpy.savez as a plain numeric type";
 
 static mpr_status refuse(Err *err, const char *what)
 {
@@ -16,11 +18,14 @@ static mpr_status refuse(Err *err, const char *what)
     return mpri_err_advice(err, "%s", advice);
 }
 
-mpr_status mpri_npy_prefix(const uint8_t *b, uint64_t have, uint64_t member, uint64_t *header_end, Err *err)
+mpr_status mpri_npy_prefix(const uint8_t *b, uint64_t have, uint64_t member, uint64_t *header_end,
+                           Err *err)
 {
-    if (have < 10 || memcmp(b, "\x93NUMPY", 6) != 0) return refuse(err, "the first bytes are not those of an npy array");
+    if (have < 10 || memcmp(b, "\x93NUMPY", 6) != 0)
+        return refuse(err, "the first bytes are not those of an npy array");
     if (b[6] < 1 || b[6] > 3) {
-        mpri_err_set(err, MPR_E_DATA, "npy header: version %d.%d; read are 1.0, 2.0 and 3.0", b[6], b[7]);
+        mpri_err_set(err, MPR_E_DATA, "npy header: version %d.%d; read are 1.0, 2.0 and 3.0", b[6],
+                     b[7]);
         return mpri_err_advice(err, "%s", advice);
     }
     uint64_t length = (uint64_t)b[8] | (uint64_t)b[9] << 8, start = 10;
@@ -30,12 +35,13 @@ mpr_status mpri_npy_prefix(const uint8_t *b, uint64_t have, uint64_t member, uin
         start = 12;
     }
     if (length > member - start) {
-        mpri_err_set(err, MPR_E_DATA, "npy header: %llu bytes long, the member has %llu left", (unsigned long long)length,
-                     (unsigned long long)(member - start));
+        mpri_err_set(err, MPR_E_DATA, "npy header: %llu bytes long, the member has %llu left",
+                     (unsigned long long)length, (unsigned long long)(member - start));
         return mpri_err_advice(err, "%s", advice);
     }
     if (length > MPRI_NPY_HEADER_LIMIT) {
-        mpri_err_set(err, MPR_E_DATA, "npy header: %llu bytes long; allowed are %d", (unsigned long long)length, MPRI_NPY_HEADER_LIMIT);
+        mpri_err_set(err, MPR_E_DATA, "npy header: %llu bytes long; allowed are %d",
+                     (unsigned long long)length, MPRI_NPY_HEADER_LIMIT);
         return mpri_err_advice(err, "%s", advice);
     }
     *header_end = start + length;
@@ -51,7 +57,8 @@ typedef struct Cursor {
 
 static void skip(Cursor *c)
 {
-    while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r')) c->p++;
+    while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r'))
+        c->p++;
 }
 
 static bool take(Cursor *c, char want)
@@ -66,11 +73,13 @@ static bool take(Cursor *c, char want)
 static mpr_status take_string(Cursor *c, char *buf, size_t size)
 {
     skip(c);
-    if (c->p >= c->end || (*c->p != '\'' && *c->p != '"')) return refuse(c->err, "a quoted text is expected");
+    if (c->p >= c->end || (*c->p != '\'' && *c->p != '"'))
+        return refuse(c->err, "a quoted text is expected");
     char quote = *c->p++;
     size_t n = 0;
     for (; c->p < c->end && *c->p != quote; c->p++) {
-        if (*c->p == '\\' || (unsigned char)*c->p < ' ') return refuse(c->err, "a text holds an escape or a control character");
+        if (*c->p == '\\' || (unsigned char)*c->p < ' ')
+            return refuse(c->err, "a text holds an escape or a control character");
         if (n + 1 < size) buf[n++] = *c->p;
     }
     buf[n] = 0;
@@ -96,7 +105,9 @@ static mpr_status take_dim(Cursor *c, int64_t *dim)
     n = (size_t)(c->p - start);
     if (n && n < sizeof(text)) memcpy(text, start, n);
     if (!n || n >= sizeof(text) || !mpri_parse_i64(text, dim) || *dim < 0) {
-        mpri_err_set(c->err, MPR_E_DATA, "npy header: dim '%s' of the shape; allowed are whole numbers from 0", n < sizeof(text) ? text : "…");
+        mpri_err_set(c->err, MPR_E_DATA,
+                     "npy header: dim '%s' of the shape; allowed are whole numbers from 0",
+                     n < sizeof(text) ? text : "…");
         return mpri_err_advice(c->err, "%s", advice);
     }
     return MPR_OK;
@@ -136,11 +147,15 @@ static mpr_status take_descr(Cursor *c, NpyHeader *h)
     return take_string(c, h->type, sizeof(h->type));
 }
 
-typedef struct TypeRow { const char *code; mpr_dtype dtype; } TypeRow;
+typedef struct TypeRow {
+    const char *code;
+    mpr_dtype dtype;
+} TypeRow;
 static const TypeRow types[] = {
-    { "f2", MPR_FLOAT16 }, { "f4", MPR_FLOAT32 }, { "f8", MPR_FLOAT64 }, { "i1", MPR_INT8 }, { "i2", MPR_INT16 }, { "i4", MPR_INT32 },
-    { "i8", MPR_INT64 }, { "u1", MPR_UINT8 }, { "u2", MPR_UINT16 }, { "u4", MPR_UINT32 }, { "u8", MPR_UINT64 }, { "b1", MPR_BOOL },
-    { "V2", MPR_BFLOAT16 },
+    {"f2", MPR_FLOAT16},  {"f4", MPR_FLOAT32}, {"f8", MPR_FLOAT64}, {"i1", MPR_INT8},
+    {"i2", MPR_INT16},    {"i4", MPR_INT32},   {"i8", MPR_INT64},   {"u1", MPR_UINT8},
+    {"u2", MPR_UINT16},   {"u4", MPR_UINT32},  {"u8", MPR_UINT64},  {"b1", MPR_BOOL},
+    {"V2", MPR_BFLOAT16},
 };
 
 static void find_type(NpyHeader *h)
@@ -152,7 +167,8 @@ static void find_type(NpyHeader *h)
         if (!strcmp(t, types[i].code)) {
             h->dtype = types[i].dtype;
             h->numeric = true;
-            h->swapped = mpri_dtype_size(h->dtype) > 1 && ((order == '>' && little) || (order == '<' && !little));
+            h->swapped = mpri_dtype_size(h->dtype) > 1 &&
+                         ((order == '>' && little) || (order == '<' && !little));
             return;
         }
 }
@@ -165,17 +181,22 @@ static mpr_status parse_literal(Cursor *c, NpyHeader *h)
         char key[32];
         TRY(take_string(c, key, sizeof(key)));
         if (!take(c, ':')) return refuse(c->err, "a key has no value");
-        bool *seen = !strcmp(key, "descr") ? &descr : !strcmp(key, "fortran_order") ? &order : !strcmp(key, "shape") ? &shape : NULL;
+        bool *seen = !strcmp(key, "descr")           ? &descr
+                     : !strcmp(key, "fortran_order") ? &order
+                     : !strcmp(key, "shape")         ? &shape
+                                                     : NULL;
         if (!seen || *seen) {
-            mpri_err_set(c->err, MPR_E_DATA, "npy header: key '%s' is %s; expected are descr, fortran_order and shape", mpri_err_name(key),
-                         seen ? "there twice" : "unknown");
+            mpri_err_set(c->err, MPR_E_DATA,
+                         "npy header: key '%s' is %s; expected are descr, fortran_order and shape",
+                         mpri_err_name(key), seen ? "there twice" : "unknown");
             return mpri_err_advice(c->err, "%s", advice);
         }
         *seen = true;
         if (seen == &descr) TRY(take_descr(c, h));
         else if (seen == &shape) TRY(take_shape(c, h));
         else if (take_word(c, "True")) h->fortran = true;
-        else if (!take_word(c, "False")) return refuse(c->err, "'fortran_order' is neither True nor False");
+        else if (!take_word(c, "False"))
+            return refuse(c->err, "'fortran_order' is neither True nor False");
         if (take(c, ',')) continue;
         if (take(c, '}')) break;
         return refuse(c->err, "it does not close");
@@ -187,21 +208,25 @@ static mpr_status parse_literal(Cursor *c, NpyHeader *h)
     return shape ? MPR_OK : refuse(c->err, "'shape' is missing");
 }
 
-mpr_status mpri_npy_parse(const uint8_t *bytes, uint64_t header_end, uint64_t member, NpyHeader *out, Err *err)
+mpr_status mpri_npy_parse(const uint8_t *bytes, uint64_t header_end, uint64_t member,
+                          NpyHeader *out, Err *err)
 {
     uint64_t start = bytes[6] > 1 ? 12 : 10;
-    *out = (NpyHeader){ .data_at = header_end };
-    Cursor c = { .p = (const char *)bytes + start, .end = (const char *)bytes + header_end, .err = err };
+    *out = (NpyHeader){.data_at = header_end};
+    Cursor c = {
+        .p = (const char *)bytes + start, .end = (const char *)bytes + header_end, .err = err};
     TRY(parse_literal(&c, out));
     find_type(out);
     uint64_t have = member - header_end;
     out->bytes = have;
     if (!out->numeric) return MPR_OK;
     size_t need;
-    if (!mpri_size_elements(out->rank, out->dims, &out->n) || !mpri_size_mul((size_t)out->n, mpri_dtype_size(out->dtype), &need))
+    if (!mpri_size_elements(out->rank, out->dims, &out->n) ||
+        !mpri_size_mul((size_t)out->n, mpri_dtype_size(out->dtype), &need))
         return refuse(err, "the product of the dims overflows");
     if (need != have) {
-        mpri_err_set(err, MPR_E_DATA, "npy array: shape and type need %zu bytes, there are %llu", need, (unsigned long long)have);
+        mpri_err_set(err, MPR_E_DATA, "npy array: shape and type need %zu bytes, there are %llu",
+                     need, (unsigned long long)have);
         return mpri_err_advice(err, "%s", advice);
     }
     return MPR_OK;
@@ -221,7 +246,7 @@ static void swap_bytes(uint8_t *p, int64_t n, size_t size)
 static void reorder(const NpyHeader *h, uint8_t *to, const uint8_t *from)
 {
     size_t size = mpri_dtype_size(h->dtype);
-    int64_t stride[8], index[8] = { 0 }, at = 0, step = 1;
+    int64_t stride[8], index[8] = {0}, at = 0, step = 1;
     for (int d = 0; d < h->rank; d++) {
         stride[d] = step;
         step *= h->dims[d];
@@ -258,13 +283,24 @@ void mpri_npy_write_header(Text *t, mpr_dtype dtype, int rank, const int64_t *di
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (types[i].dtype == dtype) code = types[i].code;
     char literal[512];
-    int n = snprintf(literal, sizeof(literal), "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
+    int n = snprintf(literal, sizeof(literal),
+                     "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
                      mpri_dtype_size(dtype) > 1 ? '<' : '|', code);
     for (int i = 0; i < rank; i++)
-        n += snprintf(literal + n, sizeof(literal) - (size_t)n, "%s%lld%s", i ? " " : "", (long long)dims[i], i + 1 < rank || rank == 1 ? "," : "");
+        n += snprintf(literal + n, sizeof(literal) - (size_t)n, "%s%lld%s", i ? " " : "",
+                      (long long)dims[i], i + 1 < rank || rank == 1 ? "," : "");
     n += snprintf(literal + n, sizeof(literal) - (size_t)n, "), }");
     int total = (10 + n + 1 + 63) / 64 * 64, pad = total - 10 - n - 1;
-    uint8_t prefix[10] = { 0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)((total - 10) & 255), (uint8_t)((total - 10) >> 8) };
+    uint8_t prefix[10] = {0x93,
+                          'N',
+                          'U',
+                          'M',
+                          'P',
+                          'Y',
+                          1,
+                          0,
+                          (uint8_t)((total - 10) & 255),
+                          (uint8_t)((total - 10) >> 8)};
     mpri_text_bytes(t, prefix, sizeof(prefix));
     mpri_text_bytes(t, literal, (size_t)n);
     for (int i = 0; i < pad; i++) mpri_text_put(t, " ");

@@ -1,6 +1,6 @@
-/* .npz through libzip. The traps: sizes in a zip directory are claims, so a member is inflated into exactly
- * the bytes that its npy header needs, plus one to see that it ends; and libzip would replace a device file
- * by renaming over it, so archives are made in memory and written by us. */
+/* .npz through libzip. The traps: sizes in a zip directory are claims, so a member is inflated into
+ * exactly the bytes that its npy header needs, plus one to see that it ends; and libzip would
+ * replace a device file by renaming over it, so archives are made in memory and written by us. */
 #include "runtime/train/npz.h"
 
 #if MPR_MINIMAL
@@ -47,7 +47,8 @@ void mpri_npz_close(Npz *z)
     (void)z;
 }
 
-mpr_status mpri_npz_write(const Alloc *alloc, const char *path, int n, const char *const *names, const mpr_tensor *tensors, Err *err)
+mpr_status mpri_npz_write(const Alloc *alloc, const char *path, int n, const char *const *names,
+                          const mpr_tensor *tensors, Err *err)
 {
     (void)alloc, (void)path, (void)n, (void)names, (void)tensors;
     return absent(err);
@@ -108,7 +109,8 @@ static mpr_status check_file(const char *path, Err *err)
         mpri_err_set(err, MPR_E_IO, "'%s' is not a regular file", mpri_err_name(path));
         return mpri_err_advice(err, "pass the path of an .npz file");
     }
-    if (st.st_size == 0) return data_error(err, "the file is empty (0 bytes), an .npz archive was expected");
+    if (st.st_size == 0)
+        return data_error(err, "the file is empty (0 bytes), an .npz archive was expected");
     return MPR_OK;
 }
 
@@ -120,13 +122,18 @@ static mpr_status list_members(Npz *z, Err *err)
     for (zip_int64_t i = 0; i < entries; i++) {
         zip_stat_t st;
         zip_stat_init(&st);
-        if (zip_stat_index(z->zip, (zip_uint64_t)i, 0, &st) != 0 || !(st.valid & ZIP_STAT_NAME)) continue;
+        if (zip_stat_index(z->zip, (zip_uint64_t)i, 0, &st) != 0 || !(st.valid & ZIP_STAT_NAME))
+            continue;
         size_t n = strlen(st.name);
         if (n < 5 || strcmp(st.name + n - 4, ".npy")) continue;
         NpzMember *m = &z->members[z->n];
-        *m = (NpzMember){ .index = (zip_uint64_t)i, .size = st.size, .packed = st.comp_size, .key = copy_text(z->alloc, st.name, n - 4) };
+        *m = (NpzMember){.index = (zip_uint64_t)i,
+                         .size = st.size,
+                         .packed = st.comp_size,
+                         .key = copy_text(z->alloc, st.name, n - 4)};
         if (!m->key) return mpri_err_nomem(err, n);
-        m->encrypted = (st.valid & ZIP_STAT_ENCRYPTION_METHOD) && st.encryption_method != ZIP_EM_NONE;
+        m->encrypted = (st.valid & ZIP_STAT_ENCRYPTION_METHOD) &&
+                       st.encryption_method != ZIP_EM_NONE;
         m->sized = (st.valid & ZIP_STAT_SIZE) && (st.valid & ZIP_STAT_COMP_SIZE);
         int same = mpri_npz_find(z, m->key);
         z->n++;
@@ -137,7 +144,8 @@ static mpr_status list_members(Npz *z, Err *err)
     return MPR_OK;
 }
 
-/* libzip refuses a whole archive for one odd member: find it among the local headers, to name it. */
+/* libzip refuses a whole archive for one odd member: find it among the local headers, to name
+ * it. */
 static void name_odd_member(const Alloc *alloc, const char *path, Err *err)
 {
     uint8_t *b;
@@ -147,10 +155,12 @@ static void name_odd_member(const Alloc *alloc, const char *path, Err *err)
     if (mpri_read_file(alloc, path, &b, &n, &quiet) != MPR_OK) return;
     for (size_t i = 0; i + 30 < n; i++) {
         if (memcmp(b + i, "PK\3\4", 4)) continue;
-        unsigned method = b[i + 8] | (unsigned)b[i + 9] << 8, length = b[i + 26] | (unsigned)b[i + 27] << 8;
+        unsigned method = b[i + 8] | (unsigned)b[i + 9] << 8,
+                 length = b[i + 26] | (unsigned)b[i + 27] << 8;
         if (method == 0 || method == 8 || i + 30 + length > n) continue;
         char *name = copy_text(alloc, (const char *)b + i + 30, length);
-        if (name) mpri_err_where(err, "member '%s', compression method %u", mpri_err_name(name), method);
+        if (name)
+            mpri_err_where(err, "member '%s', compression method %u", mpri_err_name(name), method);
         mpri_free(alloc, name);
         break;
     }
@@ -181,7 +191,7 @@ mpr_status mpri_npz_open(const Alloc *alloc, const char *path, Npz **out, Err *e
         zip_discard(zip);
         return mpri_err_nomem(err, sizeof(*z));
     }
-    *z = (Npz){ .alloc = alloc, .zip = zip, .path = copy_text(alloc, path, strlen(path)) };
+    *z = (Npz){.alloc = alloc, .zip = zip, .path = copy_text(alloc, path, strlen(path))};
     status = z->path ? list_members(z, err) : mpri_err_nomem(err, strlen(path));
     if (status != MPR_OK) {
         mpri_err_where(err, "%s", mpri_err_name(path));
@@ -232,7 +242,8 @@ static mpr_status read_exactly(zip_file_t *f, void *to, uint64_t n, Err *err)
             return mpri_err_advice(err, "write the file again with numpy.savez");
         }
         if (k == 0) {
-            mpri_err_set(err, MPR_E_DATA, "the member ends after %llu of %llu bytes", (unsigned long long)got, (unsigned long long)n);
+            mpri_err_set(err, MPR_E_DATA, "the member ends after %llu of %llu bytes",
+                         (unsigned long long)got, (unsigned long long)n);
             return mpri_err_advice(err, "write the file again with numpy.savez");
         }
         got += (uint64_t)k;
@@ -250,9 +261,10 @@ static mpr_status read_end(zip_file_t *f, Err *err)
     return mpri_err_advice(err, "write the file again with numpy.savez");
 }
 
-static mpr_status read_array(Npz *z, zip_file_t *f, const NpzMember *m, mpr_tensor *out, bool *foreign, Err *err)
+static mpr_status read_array(Npz *z, zip_file_t *f, const NpzMember *m, mpr_tensor *out,
+                             bool *foreign, Err *err)
 {
-    uint8_t prefix[MPRI_NPY_PREFIX] = { 0 };
+    uint8_t prefix[MPRI_NPY_PREFIX] = {0};
     uint64_t have = m->size < sizeof(prefix) ? m->size : sizeof(prefix), header_end;
     TRY(read_exactly(f, prefix, have, err));
     TRY(mpri_npy_prefix(prefix, have, m->size, &header_end, err));
@@ -280,7 +292,7 @@ static mpr_status read_array(Npz *z, zip_file_t *f, const NpzMember *m, mpr_tens
         mpri_free(z->alloc, data);
         return status;
     }
-    *out = (mpr_tensor){ .data = data, .dtype = h.dtype, .rank = h.rank };
+    *out = (mpr_tensor){.data = data, .dtype = h.dtype, .rank = h.rank};
     memcpy(out->dims, h.dims, sizeof(out->dims));
     return MPR_OK;
 }
@@ -299,8 +311,8 @@ mpr_status mpri_npz_read(Npz *z, int index, mpr_tensor *out, bool *foreign, Err 
     if (m->encrypted) {
         status = data_error(err, "the member is encrypted (password protected)");
     } else if (!plausible(m)) {
-        mpri_err_set(err, MPR_E_DATA, "the directory promises %llu bytes from %llu packed ones", (unsigned long long)m->size,
-                     (unsigned long long)m->packed);
+        mpri_err_set(err, MPR_E_DATA, "the directory promises %llu bytes from %llu packed ones",
+                     (unsigned long long)m->size, (unsigned long long)m->packed);
         status = mpri_err_advice(err, "write the file again with numpy.savez");
     } else {
         zip_file_t *f = zip_fopen_index(z->zip, m->index, 0);
@@ -312,7 +324,8 @@ mpr_status mpri_npz_read(Npz *z, int index, mpr_tensor *out, bool *foreign, Err 
             status = mpri_err_advice(err, "write the file again with numpy.savez");
         }
     }
-    if (status != MPR_OK) mpri_err_where(err, "%s, member '%s'", mpri_err_name(z->path), mpri_err_name(m->key));
+    if (status != MPR_OK)
+        mpri_err_where(err, "%s, member '%s'", mpri_err_name(z->path), mpri_err_name(m->key));
     return status;
 }
 
@@ -342,7 +355,8 @@ static mpr_status write_direct(const char *path, const void *bytes, size_t n, Er
 static mpr_status array_bytes(const Alloc *alloc, const mpr_tensor *t, Text *out, Err *err)
 {
     int64_t n;
-    if (!mpri_size_elements(t->rank, t->dims, &n)) return mpri_err_set(err, MPR_E_SHAPE, "a tensor has negative dims");
+    if (!mpri_size_elements(t->rank, t->dims, &n))
+        return mpri_err_set(err, MPR_E_SHAPE, "a tensor has negative dims");
     mpri_text_init(out, alloc);
     if (t->dtype == MPR_BFLOAT16) {
         mpri_npy_write_header(out, MPR_FLOAT32, t->rank, t->dims);
@@ -363,7 +377,8 @@ static mpr_status zip_failed(Err *err, zip_t *zip)
     return mpri_err_advice(err, "check memory and names");
 }
 
-static mpr_status add_member(zip_t *zip, const char *name, const Text *bytes, const Alloc *alloc, Err *err)
+static mpr_status add_member(zip_t *zip, const char *name, const Text *bytes, const Alloc *alloc,
+                             Err *err)
 {
     Text file;
     mpri_text_init(&file, alloc);
@@ -376,12 +391,15 @@ static mpr_status add_member(zip_t *zip, const char *name, const Text *bytes, co
         if (src) zip_source_free(src);
         return zip_failed(err, zip);
     }
-    if (zip_set_file_compression(zip, (zip_uint64_t)at, ZIP_CM_STORE, 0) != 0) return zip_failed(err, zip);
-    zip_file_set_mtime(zip, (zip_uint64_t)at, 315532800, 0); /* fixed: the same tensors give the same bytes */
+    if (zip_set_file_compression(zip, (zip_uint64_t)at, ZIP_CM_STORE, 0) != 0)
+        return zip_failed(err, zip);
+    zip_file_set_mtime(zip, (zip_uint64_t)at, 315532800,
+                       0); /* fixed: the same tensors give the same bytes */
     return MPR_OK;
 }
 
-static mpr_status take_archive(const Alloc *alloc, zip_source_t *src, void **bytes, size_t *n, Err *err)
+static mpr_status take_archive(const Alloc *alloc, zip_source_t *src, void **bytes, size_t *n,
+                               Err *err)
 {
     zip_stat_t st;
     zip_stat_init(&st);
@@ -396,8 +414,9 @@ static mpr_status take_archive(const Alloc *alloc, zip_source_t *src, void **byt
     return status;
 }
 
-static mpr_status build_archive(const Alloc *alloc, int n, const char *const *names, const mpr_tensor *tensors, Text *parts, void **bytes,
-                                size_t *size, Err *err)
+static mpr_status build_archive(const Alloc *alloc, int n, const char *const *names,
+                                const mpr_tensor *tensors, Text *parts, void **bytes, size_t *size,
+                                Err *err)
 {
     zip_error_t why;
     zip_error_init(&why);
@@ -421,9 +440,10 @@ static mpr_status build_archive(const Alloc *alloc, int n, const char *const *na
     return status;
 }
 
-mpr_status mpri_npz_write(const Alloc *alloc, const char *path, int n, const char *const *names, const mpr_tensor *tensors, Err *err)
+mpr_status mpri_npz_write(const Alloc *alloc, const char *path, int n, const char *const *names,
+                          const mpr_tensor *tensors, Err *err)
 {
-    static const uint8_t empty[22] = { 'P', 'K', 5, 6 }; /* an end-of-directory record alone */
+    static const uint8_t empty[22] = {'P', 'K', 5, 6}; /* an end-of-directory record alone */
     void *bytes = NULL;
     size_t size = 0;
     mpr_status status = MPR_OK;
@@ -438,7 +458,9 @@ mpr_status mpri_npz_write(const Alloc *alloc, const char *path, int n, const cha
     bool special = stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
     const void *out = n ? bytes : empty;
     if (!n) size = sizeof(empty);
-    if (status == MPR_OK) status = special ? write_direct(path, out, size, err) : mpri_write_file_atomic(path, out, size, err);
+    if (status == MPR_OK)
+        status = special ? write_direct(path, out, size, err)
+                         : mpri_write_file_atomic(path, out, size, err);
     mpri_free(alloc, bytes);
     return status;
 }

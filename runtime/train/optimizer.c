@@ -1,5 +1,5 @@
-/* Optimizers as objects: which parameters they own, with which rate and decay, and when they may run. The
- * arithmetic is in the kernels of the update family. */
+/* Optimizers as objects: which parameters they own, with which rate and decay, and when they may
+ * run. The arithmetic is in the kernels of the update family. */
 #include "runtime/train/optimizer.h"
 
 #include <math.h>
@@ -20,8 +20,10 @@ typedef struct OptimizerSetup { /* what both kinds have in common */
 static mpr_status bad_number(Err *err, const char *name, double value, const char *allowed)
 {
     char text[32];
-    mpri_err_set(err, MPR_E_USAGE, "optimizer: %s is %s; allowed: %s", name, mpri_print_f64(text, value), allowed);
-    return mpri_err_advice(err, "the usual values are learning_rate 1e-3, beta1 0.9, beta2 0.999, epsilon 1e-8");
+    mpri_err_set(err, MPR_E_USAGE, "optimizer: %s is %s; allowed: %s", name,
+                 mpri_print_f64(text, value), allowed);
+    return mpri_err_advice(
+        err, "the usual values are learning_rate 1e-3, beta1 0.9, beta2 0.999, epsilon 1e-8");
 }
 
 static mpr_status check_rate(const char *name, double v, Err *err)
@@ -40,11 +42,12 @@ static bool owns(const SessionParam *p, const char *const *globs)
 static mpr_status check_globs(const mpr_session *s, const char *const *globs, Err *err)
 {
     for (; globs && *globs; globs++) {
-        const char *const one[2] = { *globs, NULL };
+        const char *const one[2] = {*globs, NULL};
         bool hit = false;
         for (int i = 0; i < s->n_params && !hit; i++) hit = owns(&s->params[i], one);
         if (hit) continue;
-        mpri_err_set(err, MPR_E_USAGE, "optimizer: '%s' matches none of the %d trained parameters", mpri_err_name(*globs), s->n_params);
+        mpri_err_set(err, MPR_E_USAGE, "optimizer: '%s' matches none of the %d trained parameters",
+                     mpri_err_name(*globs), s->n_params);
         return mpri_err_advice(err, "list the parameters with mpr-inspect --params");
     }
     return MPR_OK;
@@ -58,7 +61,8 @@ static void apply_group(OptimizerParam *op, const OptimizerSetup *u)
     op->decay_ratio = u->decay > 0 ? 1 : 0;
     for (int g = 0; g < u->n_groups; g++) {
         const mpr_param_group *group = &u->groups[g];
-        if (!mpri_glob(group->glob, op->p->name) && !mpri_glob(group->glob, op->p->public_name)) continue;
+        if (!mpri_glob(group->glob, op->p->name) && !mpri_glob(group->glob, op->p->public_name))
+            continue;
         op->rate_ratio = (float)(group->learning_rate / u->rate);
         op->decay_ratio = (float)(group->weight_decay / base);
         return;
@@ -73,18 +77,22 @@ static mpr_status take_params(mpr_optimizer *opt, const OptimizerSetup *u, Err *
     TRY(check_rate("weight_decay", u->decay, err));
     TRY(check_globs(s, u->globs, err));
     for (int g = 0; g < u->n_groups; g++) {
-        const char *const one[2] = { u->groups[g].glob, NULL };
+        const char *const one[2] = {u->groups[g].glob, NULL};
         TRY(mpri_api_pointer(one[0], "groups[].glob", err));
         TRY(check_globs(s, one, err));
         TRY(check_rate("learning_rate of a group", u->groups[g].learning_rate, err));
         TRY(check_rate("weight_decay of a group", u->groups[g].weight_decay, err));
     }
-    if (u->n_groups && u->rate == 0) return bad_number(err, "learning_rate", 0, "> 0 when there are groups, which keep their ratio to it");
+    if (u->n_groups && u->rate == 0)
+        return bad_number(err, "learning_rate", 0,
+                          "> 0 when there are groups, which keep their ratio to it");
     for (int i = 0; i < s->n_params; i++) {
         if (!owns(&s->params[i], u->globs) || !s->params[i].owner) continue;
-        mpri_err_set(err, MPR_E_USAGE, "parameter '%s' belongs to another optimizer already (%s)", mpri_err_name(s->params[i].public_name),
+        mpri_err_set(err, MPR_E_USAGE, "parameter '%s' belongs to another optimizer already (%s)",
+                     mpri_err_name(s->params[i].public_name),
                      mpri_optimizer_name(s->params[i].owner));
-        return mpri_err_advice(err, "give each optimizer its own parameters, or destroy the other one");
+        return mpri_err_advice(err,
+                               "give each optimizer its own parameters, or destroy the other one");
     }
     opt->params = ARENA_ARRAY(&opt->arena, OptimizerParam, s->n_params + 1);
     opt->planned = ARENA_ARRAY(&opt->arena, bool, s->n_params + 1);
@@ -102,7 +110,8 @@ static mpr_status take_params(mpr_optimizer *opt, const OptimizerSetup *u, Err *
 }
 
 /* model: kind and numbers, the rest is filled in. */
-static mpr_status make(mpr_session *s, const mpr_optimizer *model, const OptimizerSetup *u, mpr_optimizer **out, Err *err)
+static mpr_status make(mpr_session *s, const mpr_optimizer *model, const OptimizerSetup *u,
+                       mpr_optimizer **out, Err *err)
 {
     mpr_optimizer *opt = CONTEXT_NEW(s->ctx, mpr_optimizer);
     if (!opt) return mpri_err_nomem(err, sizeof(*opt));
@@ -121,7 +130,8 @@ static mpr_status make(mpr_session *s, const mpr_optimizer *model, const Optimiz
     return MPR_OK;
 }
 
-mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err)
+mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out,
+                                Err *err)
 {
     *out = NULL;
     mpr_adamw o;
@@ -136,9 +146,13 @@ mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_op
     if (!(o.beta2 >= 0 && o.beta2 < 1)) return bad_number(err, "beta2", o.beta2, "0 <= beta2 < 1");
     TRY(check_rate("epsilon", o.epsilon, err));
     mpr_optimizer model = {
-        .kind = OPTIMIZER_ADAM, .factors = { o.beta1, o.beta2, o.epsilon }, .decoupled = !o.l2,
+        .kind = OPTIMIZER_ADAM,
+        .factors = {o.beta1, o.beta2, o.epsilon},
+        .decoupled = !o.l2,
     };
-    OptimizerSetup u = { o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0, o.parameters };
+    OptimizerSetup u = {
+        o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0,
+        o.parameters};
     return make(s, &model, &u, out, err);
 }
 
@@ -147,10 +161,13 @@ mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimi
     *out = NULL;
     mpr_sgd o;
     TRY(mpri_take_options(&o, sizeof(o), options, "mpr_sgd", err));
-    if (!(o.momentum >= 0 && o.momentum < 1)) return bad_number(err, "momentum", o.momentum, "0 <= momentum < 1");
+    if (!(o.momentum >= 0 && o.momentum < 1))
+        return bad_number(err, "momentum", o.momentum, "0 <= momentum < 1");
     if (o.nesterov && o.momentum == 0) return bad_number(err, "momentum", 0, "> 0 with nesterov");
-    mpr_optimizer model = { .kind = OPTIMIZER_SGD, .factors = { o.momentum }, .nesterov = o.nesterov };
-    OptimizerSetup u = { o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0, o.parameters };
+    mpr_optimizer model = {.kind = OPTIMIZER_SGD, .factors = {o.momentum}, .nesterov = o.nesterov};
+    OptimizerSetup u = {
+        o.learning_rate, o.weight_decay, o.no_decay_rank01, o.groups, o.groups ? o.group_count : 0,
+        o.parameters};
     return make(s, &model, &u, out, err);
 }
 
@@ -184,7 +201,8 @@ double mpri_optimizer_rate(const mpr_optimizer *opt)
     return opt->rate;
 }
 
-int mpri_optimizer_slots(const mpr_optimizer *opt, Arena *arena, const char *const **names, Err *err)
+int mpri_optimizer_slots(const mpr_optimizer *opt, Arena *arena, const char *const **names,
+                         Err *err)
 {
     const char **list = ARENA_ARRAY(arena, const char *, 2 * opt->n_params + 2);
     int n = 0;
@@ -221,8 +239,11 @@ mpr_status mpri_optimizer_check_generation(const mpr_optimizer *opt, Err *err)
     for (int i = 0; i < opt->n_params; i++) {
         const SessionParam *p = opt->params[i].p;
         if (!p->present || p->generation == opt->s->generation) continue;
-        mpri_err_set(err, MPR_E_ORDER, "gradient of '%s' was written before the last update of the loss scale", mpri_err_name(p->public_name));
-        return mpri_err_advice(err, "call mpr_session_zero_grad after each update, then run backward again");
+        mpri_err_set(err, MPR_E_ORDER,
+                     "gradient of '%s' was written before the last update of the loss scale",
+                     mpri_err_name(p->public_name));
+        return mpri_err_advice(
+            err, "call mpr_session_zero_grad after each update, then run backward again");
     }
     return MPR_OK;
 }
@@ -234,8 +255,9 @@ static mpr_status check_types(const mpr_optimizer *opt, Err *err)
         const SessionParam *p = opt->params[i].p;
         const StoreSlot *slot = p->present ? mpri_store_find(&opt->s->store, p->grad_slot) : NULL;
         if (!slot || slot->dtype == MPR_FLOAT32) continue;
-        mpri_err_set(err, MPR_E_TYPE, "attempting to unscale the %s gradient of '%s'; gradients must be float32", mpri_dtype_long(slot->dtype),
-                     mpri_err_name(p->public_name));
+        mpri_err_set(err, MPR_E_TYPE,
+                     "attempting to unscale the %s gradient of '%s'; gradients must be float32",
+                     mpri_dtype_long(slot->dtype), mpri_err_name(p->public_name));
         return mpri_err_advice(err, "keep FP32 master weights");
     }
     return MPR_OK;
@@ -243,7 +265,8 @@ static mpr_status check_types(const mpr_optimizer *opt, Err *err)
 
 /* ---- running ---- */
 
-static mpr_status put(mpr_optimizer *opt, const StoreSlot *slot, size_t at, const void *value, size_t bytes, Err *err)
+static mpr_status put(mpr_optimizer *opt, const StoreSlot *slot, size_t at, const void *value,
+                      size_t bytes, Err *err)
 {
     Device *d = opt->s->device;
     return d->copy_in(d, (char *)slot->data + at, value, bytes, err);
@@ -275,7 +298,8 @@ static mpr_status measure(mpr_optimizer *opt, float scale, bool *found, Err *err
     return MPR_OK;
 }
 
-mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, bool *found, Err *err)
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, bool *found,
+                                  Err *err)
 {
     *checked = *found = false;
     TRY(check_types(opt, err));
@@ -299,7 +323,8 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
     if (norm) *norm = 0;
     if (!mpri_optimizer_any_present(opt)) return MPR_OK;
     bool found, current = opt->measured;
-    for (int i = 0; i < opt->n_params; i++) current &= !opt->params[i].p->present || opt->params[i].p->unscaled;
+    for (int i = 0; i < opt->n_params; i++)
+        current &= !opt->params[i].p->present || opt->params[i].p->unscaled;
     if (!current) TRY(measure(opt, 1, &found, err));
     TRY(put(opt, &opt->max_norm, 0, &max_norm, sizeof(max_norm), err));
     TRY(run(opt, UPDATE_CLIP, err));
@@ -313,7 +338,8 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err)
 {
     const double clean = 0; /* whether to step was decided by the caller */
-    const double hyper[5] = { opt->rate, opt->decay, opt->factors[0], opt->factors[1], opt->factors[2] };
+    const double hyper[5] = {opt->rate, opt->decay, opt->factors[0], opt->factors[1],
+                             opt->factors[2]};
     TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
     TRY(put(opt, &opt->hyper, 0, hyper, sizeof(hyper), err));
     return run(opt, UPDATE_STEP, err);

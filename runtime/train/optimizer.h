@@ -1,5 +1,6 @@
-/* Optimizers: a set of parameters, their groups, and three small plans over slots that the executor runs like
- * any other: unscale and check, clip, step. What each operator reads is told in runtime/op/update.c. */
+/* Optimizers: a set of parameters, their groups, and three small plans over slots that the executor
+ * runs like any other: unscale and check, clip, step. What each operator reads is told in
+ * runtime/op/update.c. */
 #ifndef MPRI_TRAIN_OPTIMIZER_H
 #define MPRI_TRAIN_OPTIMIZER_H
 
@@ -23,37 +24,42 @@ struct mpr_optimizer {
     Arena arena;
     OptimizerParam *params;
     int n_params;
-    double rate, decay;    /* base values */
-    double factors[3];     /* beta1, beta2, epsilon; or momentum, dampening */
+    double rate, decay; /* base values */
+    double factors[3];  /* beta1, beta2, epsilon; or momentum, dampening */
     bool decoupled, nesterov;
     /* slots: state f64[8] and hyper f64[8] as update.c says, and two scalars */
     StoreSlot state, hyper, scale, max_norm;
-    bool measured;         /* state[1] is the sum of squares of the gradients as they are */
-    Plan *plan[UPDATE_PARTS]; /* for the gradients that are present; made anew when that set changes */
-    bool *planned;         /* per parameter: in the plans */
+    bool measured;            /* state[1] is the sum of squares of the gradients as they are */
+    Plan *plan[UPDATE_PARTS]; /* for the gradients present; made anew when that set changes */
+    bool *planned;            /* per parameter: in the plans */
 };
 
-mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out, Err *err);
-mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out, Err *err);
+mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out,
+                                Err *err);
+mpr_status mpri_optimizer_sgd(mpr_session *s, const mpr_sgd *options, mpr_optimizer **out,
+                              Err *err);
 void mpri_optimizer_destroy(mpr_optimizer *opt);
 mpr_status mpri_optimizer_set_rate(mpr_optimizer *opt, double rate, Err *err);
 double mpri_optimizer_rate(const mpr_optimizer *opt);
 /* "adamw", "adam" or "sgd" */
 const char *mpri_optimizer_name(const mpr_optimizer *opt);
 bool mpri_optimizer_any_present(const mpr_optimizer *opt);
-bool mpri_optimizer_any_scaled(const mpr_optimizer *opt); /* some gradient is scaled and not unscaled */
+/* Some gradient is scaled and not unscaled. */
+bool mpri_optimizer_any_scaled(const mpr_optimizer *opt);
 /* Gradients of an older window: MPR_E_ORDER. */
 mpr_status mpri_optimizer_check_generation(const mpr_optimizer *opt, Err *err);
 /* Multiply by 1/scale and test. *checked is false when there is no gradient at all. */
-mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, bool *found, Err *err);
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, bool *found,
+                                  Err *err);
 mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, Err *err);
 /* The update itself, unconditionally. */
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err);
 /* Without a scaler: check, then apply unless something is not finite. */
 mpr_status mpri_optimizer_step(mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err);
-/* Number of slots that hold its state, and their names (moments, step counters): for checkpoints; -1 on
- * failure. */
-int mpri_optimizer_slots(const mpr_optimizer *opt, Arena *arena, const char *const **names, Err *err);
+/* Number of slots that hold its state, and their names (moments, step counters): for checkpoints;
+ * -1 on failure. */
+int mpri_optimizer_slots(const mpr_optimizer *opt, Arena *arena, const char *const **names,
+                         Err *err);
 
 /* ---- optimizer_plan.c ---- */
 /* "optimizer0:state": slot names of an optimizer; moments are named by kind and parameter. */

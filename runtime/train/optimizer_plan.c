@@ -1,23 +1,26 @@
-/* The update as graphs over slots, planned and run by the executor like everything else. One graph per part
- * and set of present gradients: a parameter without a gradient is not touched. */
+/* The update as graphs over slots, planned and run by the executor like everything else. One graph
+ * per part and set of present gradients: a parameter without a gradient is not touched. */
 #include "runtime/train/optimizer.h"
 
 #include <string.h>
 
 /* ---- slots ---- */
 
-static mpr_status make_slot(mpr_optimizer *opt, const char *name, SlotClass cls, DType t, const Shape *shape, int param, StoreSlot *out, Err *err)
+static mpr_status make_slot(mpr_optimizer *opt, const char *name, SlotClass cls, DType t,
+                            const Shape *shape, int param, StoreSlot *out, Err *err)
 {
     StoreSlot *slot;
     TRY(mpri_session_slot(opt->s, name, cls, t, shape, param, &slot, err));
-    if (slot->bytes) memset(slot->data, 0, slot->bytes); /* an optimizer destroyed before may have used it */
+    if (slot->bytes)
+        memset(slot->data, 0, slot->bytes); /* an optimizer destroyed before may have used it */
     if (out) *out = *slot;
     return MPR_OK;
 }
 
-static mpr_status own_slot(mpr_optimizer *opt, const char *what, DType t, int64_t n, StoreSlot *out, Err *err)
+static mpr_status own_slot(mpr_optimizer *opt, const char *what, DType t, int64_t n, StoreSlot *out,
+                           Err *err)
 {
-    Shape shape = { .rank = n ? 1 : 0, .d = { n } };
+    Shape shape = {.rank = n ? 1 : 0, .d = {n}};
     const char *name = mpri_arena_printf(&opt->arena, "optimizer%d:%s", opt->s->optimizers, what);
     if (!name) return mpri_err_nomem(err, 0);
     TRY(make_slot(opt, name, SLOT_STATE, t, &shape, -1, out, err));
@@ -27,7 +30,7 @@ static mpr_status own_slot(mpr_optimizer *opt, const char *what, DType t, int64_
 
 mpr_status mpri_optimizer_make_slots(mpr_optimizer *opt, Err *err)
 {
-    static const char *const adam[2] = { "adam_m", "adam_v" }, *const sgd[2] = { "sgd_buf", NULL };
+    static const char *const adam[2] = {"adam_m", "adam_v"}, *const sgd[2] = {"sgd_buf", NULL};
     const char *const *kinds = opt->kind == OPTIMIZER_ADAM ? adam : sgd;
     TRY(own_slot(opt, "state", MPR_FLOAT64, 8, &opt->state, err));
     TRY(own_slot(opt, "hyper", MPR_FLOAT64, 8, &opt->hyper, err));
@@ -40,7 +43,8 @@ mpr_status mpri_optimizer_make_slots(mpr_optimizer *opt, Err *err)
             OptimizerParam *op = &opt->params[i];
             op->moment[k] = mpri_arena_printf(&opt->arena, "%s:%s", kinds[k], op->p->name);
             if (!op->moment[k]) return mpri_err_nomem(err, 0);
-            TRY(make_slot(opt, op->moment[k], SLOT_MOMENT, MPR_FLOAT32, &op->p->shape, op->p->index, NULL, err));
+            TRY(make_slot(opt, op->moment[k], SLOT_MOMENT, MPR_FLOAT32, &op->p->shape, op->p->index,
+                          NULL, err));
         }
     return MPR_OK;
 }
@@ -58,11 +62,14 @@ typedef struct UpdateGraph {
 static mpr_status add_slot(UpdateGraph *u, const char *name)
 {
     const StoreSlot *slot = name ? mpri_store_find(&u->opt->s->store, name) : NULL;
-    if (name && !slot) return mpri_err_set(u->err, MPR_E_INTERNAL, "slot '%s' does not exist", name);
+    if (name && !slot)
+        return mpri_err_set(u->err, MPR_E_INTERNAL, "slot '%s' does not exist", name);
     Value *v = NULL;
     if (slot) {
         const char *own = mpri_intern(u->g->names, name);
-        v = own ? mpri_value_slot(u->g, own, slot->cls, slot->dtype, &slot->shape, slot->param, NULL, slot->dtype) : NULL;
+        v = own ? mpri_value_slot(u->g, own, slot->cls, slot->dtype, &slot->shape, slot->param,
+                                  NULL, slot->dtype)
+                : NULL;
         if (!v) return mpri_err_nomem(u->err, 0);
     }
     u->in[u->n_in++] = v;
@@ -73,7 +80,9 @@ static mpr_status add_inputs(UpdateGraph *u, UpdatePart part)
 {
     mpr_optimizer *opt = u->opt;
     TRY(add_slot(u, opt->state.name));
-    TRY(add_slot(u, part == UPDATE_UNSCALE ? opt->scale.name : part == UPDATE_CLIP ? opt->max_norm.name : opt->hyper.name));
+    TRY(add_slot(u, part == UPDATE_UNSCALE ? opt->scale.name
+                    : part == UPDATE_CLIP  ? opt->max_norm.name
+                                           : opt->hyper.name));
     for (int i = 0; i < opt->n_params; i++) {
         const OptimizerParam *op = &opt->params[i];
         if (!op->p->present) continue;
@@ -88,7 +97,8 @@ static mpr_status add_inputs(UpdateGraph *u, UpdatePart part)
 /* Rate and decay per parameter, in the order of the inputs. */
 static mpr_status fill_factors(UpdateGraph *u, Floats *decay, Floats *rate)
 {
-    float *d = ARENA_ARRAY(u->g->arena, float, u->opt->n_params + 1), *r = ARENA_ARRAY(u->g->arena, float, u->opt->n_params + 1);
+    float *d = ARENA_ARRAY(u->g->arena, float, u->opt->n_params + 1),
+          *r = ARENA_ARRAY(u->g->arena, float, u->opt->n_params + 1);
     if (!d || !r) return mpri_err_nomem(u->err, 0);
     int64_t n = 0;
     for (int i = 0; i < u->opt->n_params; i++) {
@@ -96,15 +106,15 @@ static mpr_status fill_factors(UpdateGraph *u, Floats *decay, Floats *rate)
         d[n] = u->opt->params[i].decay_ratio;
         r[n++] = u->opt->params[i].rate_ratio;
     }
-    *decay = (Floats){ n, d };
-    *rate = (Floats){ n, r };
+    *decay = (Floats){n, d};
+    *rate = (Floats){n, r};
     return MPR_OK;
 }
 
 static mpr_status build(UpdateGraph *u, UpdatePart part)
 {
-    AdamParams adam = { .decoupled = u->opt->decoupled };
-    SgdParams sgd = { .nesterov = u->opt->nesterov };
+    AdamParams adam = {.decoupled = u->opt->decoupled};
+    SgdParams sgd = {.nesterov = u->opt->nesterov};
     const void *params = NULL;
     const OpDef *op = part == UPDATE_UNSCALE ? &mpri_op_UnscaleCheck : &mpri_op_ClipGradNorm;
     if (part == UPDATE_STEP && u->opt->kind == OPTIMIZER_ADAM) {
@@ -131,14 +141,14 @@ static mpr_status make_plan(mpr_optimizer *opt, UpdatePart part, Err *err)
     Arena arena;
     mpri_arena_init(&arena, &s->ctx->alloc, 0);
     Intern *names = mpri_intern_create(&arena);
-    UpdateGraph u = { .opt = opt, .err = err };
+    UpdateGraph u = {.opt = opt, .err = err};
     u.g = names ? mpri_graph_create(&arena, names, mpri_op_table()) : NULL;
     mpr_status status = u.g ? build(&u, part) : mpri_err_nomem(err, 0);
     if (status != MPR_OK) {
         mpri_arena_destroy(&arena);
         return status;
     }
-    PlanOptions o = { .kernels = s->o.kernels };
+    PlanOptions o = {.kernels = s->o.kernels};
     TRY(mpri_plan_create(s->device, &s->store, u.g, arena, &o, &opt->plan[part], err));
     return mpri_plan_bind_memory(opt->plan[part], NULL, err);
 }

@@ -1,5 +1,5 @@
-/* The option table and its values. Everything about an option is in its row; no option has code here.
- * Checks between several options are in mpri_options_check. */
+/* The option table and its values. Everything about an option is in its row; no option has code
+ * here. Checks between several options are in mpri_options_check. */
 #include "runtime/train/options.h"
 
 #include <ctype.h>
@@ -8,9 +8,17 @@
 #include <string.h>
 
 static const mpr_option_row rows[OPT_COUNT] = {
-#define OPT(id, name_, short_, aliases_, kind_, def_, choices_, range_, argument_, group_, help_)                              \
-    [OPT_##id] = { .name = name_, .short_name = short_, .aliases = aliases_, .kind = MPR_OPTION_##kind_, .def = def_,           \
-                   .choices = choices_, .range = range_, .argument = argument_, .help = help_, .group = group_ },
+#define OPT(id, name_, short_, aliases_, kind_, def_, choices_, range_, argument_, group_, help_)  \
+    [OPT_##id] = {.name = name_,                                                                   \
+                  .short_name = short_,                                                            \
+                  .aliases = aliases_,                                                             \
+                  .kind = MPR_OPTION_##kind_,                                                      \
+                  .def = def_,                                                                     \
+                  .choices = choices_,                                                             \
+                  .range = range_,                                                                 \
+                  .argument = argument_,                                                           \
+                  .help = help_,                                                                   \
+                  .group = group_},
 #include "runtime/train/options.def"
 #undef OPT
 };
@@ -82,14 +90,19 @@ static bool in_range(const char *range, double v)
 
 static mpr_status bad_value(const mpr_option_row *row, const char *value, Err *err)
 {
-    const char *kind = row->kind == MPR_OPTION_INT ? "whole numbers" : row->kind == MPR_OPTION_FLOAT ? "finite numbers" : "values";
+    const char *kind = row->kind == MPR_OPTION_INT     ? "whole numbers"
+                       : row->kind == MPR_OPTION_FLOAT ? "finite numbers"
+                                                       : "values";
     if (row->choices)
-        mpri_err_set(err, MPR_E_USAGE, "%s is '%s'; allowed are %s%s%s", row->name, mpri_err_name(value), row->choices,
-                     row->range ? " with # in " : "", row->range ? row->range : "");
+        mpri_err_set(err, MPR_E_USAGE, "%s is '%s'; allowed are %s%s%s", row->name,
+                     mpri_err_name(value), row->choices, row->range ? " with # in " : "",
+                     row->range ? row->range : "");
     else if (row->kind == MPR_OPTION_FLAG)
-        mpri_err_set(err, MPR_E_USAGE, "%s is '%s'; allowed are true and false", row->name, mpri_err_name(value));
+        mpri_err_set(err, MPR_E_USAGE, "%s is '%s'; allowed are true and false", row->name,
+                     mpri_err_name(value));
     else
-        mpri_err_set(err, MPR_E_USAGE, "%s is '%s'; allowed are %s%s%s", row->name, mpri_err_name(value), kind, row->range ? " in " : "",
+        mpri_err_set(err, MPR_E_USAGE, "%s is '%s'; allowed are %s%s%s", row->name,
+                     mpri_err_name(value), kind, row->range ? " in " : "",
                      row->range ? row->range : "");
     if (row->def) return mpri_err_advice(err, "the default is %s", row->def);
     return mpri_err_advice(err, "leave it out when in doubt");
@@ -115,7 +128,8 @@ static bool choice_fits(const mpr_option_row *row, const char *value)
         bool prefix = n && c[n - 1] == '*';
         if (n == 1 && *c == '#') {
             if (number_fits(row, value)) return true;
-        } else if (prefix ? !strncmp(value, c, n - 1) && strlen(value) >= n : strlen(value) == n && !strncmp(value, c, n)) {
+        } else if (prefix ? !strncmp(value, c, n - 1) && strlen(value) >= n
+                          : strlen(value) == n && !strncmp(value, c, n)) {
             return true;
         }
         c += n + (c[n] == '|');
@@ -125,7 +139,8 @@ static bool choice_fits(const mpr_option_row *row, const char *value)
 
 static const char *flag_value(const char *v)
 {
-    static const char *const yes[] = { "true", "yes", "on", "1" }, *const no[] = { "false", "no", "off", "0" };
+    static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no",
+                                                                                "off", "0"};
     for (int i = 0; i < 4; i++) {
         if (!strcasecmp(v, yes[i])) return "true";
         if (!strcasecmp(v, no[i])) return "false";
@@ -138,7 +153,8 @@ static mpr_status check_value(const mpr_option_row *row, const char *value, Err 
     bool fits = true;
     if (row->kind == MPR_OPTION_FLAG) fits = flag_value(value) != NULL;
     else if (row->choices) fits = choice_fits(row, value);
-    else if (row->kind == MPR_OPTION_INT || row->kind == MPR_OPTION_FLOAT) fits = number_fits(row, value);
+    else if (row->kind == MPR_OPTION_INT || row->kind == MPR_OPTION_FLOAT)
+        fits = number_fits(row, value);
     return fits ? MPR_OK : bad_value(row, value, err);
 }
 
@@ -158,7 +174,8 @@ static mpr_status add_item(mpr_trainer_options *o, OptionValue *v, const char *i
 }
 
 /* Items with a fixed set of choices may be separated by commas: --metrics accuracy,f1. */
-static mpr_status add_items(mpr_trainer_options *o, const mpr_option_row *row, OptionValue *v, const char *value, bool split, Err *err)
+static mpr_status add_items(mpr_trainer_options *o, const mpr_option_row *row, OptionValue *v,
+                            const char *value, bool split, Err *err)
 {
     for (const char *p = value;;) {
         size_t n = split ? strcspn(p, ",") : strlen(p);
@@ -172,7 +189,8 @@ static mpr_status add_items(mpr_trainer_options *o, const mpr_option_row *row, O
     }
 }
 
-mpr_status mpri_options_set(mpr_trainer_options *o, const char *name, const char *value, OptionLevel level, Err *err)
+mpr_status mpri_options_set(mpr_trainer_options *o, const char *name, const char *value,
+                            OptionLevel level, Err *err)
 {
     int id = mpri_option_find(name);
     if (id < 0) return unknown(name, err);
@@ -183,14 +201,15 @@ mpr_status mpri_options_set(mpr_trainer_options *o, const char *name, const char
     }
     if (!value) value = "true";
     OptionValue next = o->v[id];
-    if (level > next.level || row->kind != MPR_OPTION_LIST) next = (OptionValue){ .level = level };
+    if (level > next.level || row->kind != MPR_OPTION_LIST) next = (OptionValue){.level = level};
     bool clears = !*value || (!strcmp(value, "none") && !row->choices);
     if (clears && row->def && row->kind != MPR_OPTION_LIST) return bad_value(row, value, err);
     if (!clears && row->kind == MPR_OPTION_LIST) {
         TRY(add_items(o, row, &next, value, row->choices || level == OPTION_ENVIRONMENT, err));
     } else if (!clears) {
         TRY(check_value(row, value, err));
-        next.text = row->kind == MPR_OPTION_FLAG ? flag_value(value) : mpri_arena_strdup(&o->arena, value);
+        next.text = row->kind == MPR_OPTION_FLAG ? flag_value(value)
+                                                 : mpri_arena_strdup(&o->arena, value);
         if (!next.text) return mpri_err_nomem(err, strlen(value));
     }
     if (level >= o->v[id].level) o->v[id] = next;
@@ -202,7 +221,8 @@ mpr_status mpri_options_environment(mpr_trainer_options *o, Err *err)
     for (int i = 0; i < OPT_COUNT; i++) {
         char name[96] = "MPR_";
         size_t n = 4;
-        for (const char *p = rows[i].name; *p && n + 1 < sizeof(name); p++) name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+        for (const char *p = rows[i].name; *p && n + 1 < sizeof(name); p++)
+            name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
         name[n] = 0;
         const char *value = getenv(name);
         if (!value) continue;
@@ -224,7 +244,8 @@ mpr_status mpri_options_create(mpr_context *ctx, mpr_trainer_options **out, Err 
     mpri_arena_init(&o->arena, &ctx->alloc, 0);
     for (int i = 0; i < OPT_COUNT; i++) {
         mpr_status status = MPR_OK;
-        if (rows[i].def && rows[i].kind == MPR_OPTION_LIST) status = add_item(o, &o->v[i], rows[i].def, err);
+        if (rows[i].def && rows[i].kind == MPR_OPTION_LIST)
+            status = add_item(o, &o->v[i], rows[i].def, err);
         else o->v[i].text = rows[i].def;
         if (status == MPR_OK) continue;
         mpri_options_destroy(o);
@@ -256,24 +277,33 @@ mpr_status mpri_options_check(const mpr_trainer_options *o, Err *err)
     if (mpri_option_flag(o, OPT_FP16) && mpri_option_flag(o, OPT_BF16))
         return conflict(err, "fp16 and bf16 are both set; allowed is one of them", "leave one out");
     if (mpri_option_flag(o, OPT_FP16_EVAL) && mpri_option_flag(o, OPT_BF16_EVAL))
-        return conflict(err, "fp16-full-eval and bf16-full-eval are both set; allowed is one of them", "leave one out");
+        return conflict(err,
+                        "fp16-full-eval and bf16-full-eval are both set; allowed is one of them",
+                        "leave one out");
     bool evaluates = !mpri_option_is(o, OPT_EVAL_STRATEGY, "no");
     bool best = mpri_option_flag(o, OPT_LOAD_BEST);
     if (best && !evaluates)
-        return conflict(err, "load-best-model-at-end needs evaluations, but eval-strategy is no", "set eval-strategy to epoch or steps");
+        return conflict(err, "load-best-model-at-end needs evaluations, but eval-strategy is no",
+                        "set eval-strategy to epoch or steps");
     if (best && mpri_option_is(o, OPT_SAVE_STRATEGY, "no"))
-        return conflict(err, "load-best-model-at-end needs checkpoints, but save-strategy is no", "set save-strategy as eval-strategy");
+        return conflict(err, "load-best-model-at-end needs checkpoints, but save-strategy is no",
+                        "set save-strategy as eval-strategy");
     if (best && !mpri_option_is(o, OPT_SAVE_STRATEGY, "best") &&
         strcmp(mpri_option_text(o, OPT_SAVE_STRATEGY), mpri_option_text(o, OPT_EVAL_STRATEGY)))
-        return conflict(err, "load-best-model-at-end needs save-strategy and eval-strategy to be equal", "set both to epoch or both to steps");
+        return conflict(err,
+                        "load-best-model-at-end needs save-strategy and eval-strategy to be equal",
+                        "set both to epoch or both to steps");
     if (mpri_option_is(o, OPT_SAVE_STRATEGY, "best") && !evaluates)
-        return conflict(err, "save-strategy best needs evaluations, but eval-strategy is no", "set eval-strategy to epoch or steps");
+        return conflict(err, "save-strategy best needs evaluations, but eval-strategy is no",
+                        "set eval-strategy to epoch or steps");
     if (mpri_option_here(o, OPT_PATIENCE) && !evaluates)
-        return conflict(err, "early-stopping-patience needs evaluations, but eval-strategy is no", "set eval-strategy to epoch or steps");
+        return conflict(err, "early-stopping-patience needs evaluations, but eval-strategy is no",
+                        "set eval-strategy to epoch or steps");
     if (mpri_option_flag(o, OPT_NESTEROV) && mpri_option_float(o, OPT_MOMENTUM) == 0)
         return conflict(err, "nesterov needs a momentum > 0", "set momentum, for example 0.9");
     if (mpri_option_here(o, OPT_SYNTHETIC) && mpri_option_list(o, OPT_TRAIN_DATA))
-        return conflict(err, "synthetic and train-data are both set; allowed is one of them", "leave one out");
+        return conflict(err, "synthetic and train-data are both set; allowed is one of them",
+                        "leave one out");
     return MPR_OK;
 }
 

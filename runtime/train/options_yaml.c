@@ -1,17 +1,20 @@
-/* Options from and to YAML (JSON is a subset): one mapping of option names to scalars or lists of scalars.
- * Events are read one by one and nothing is built, so aliases, tags and deep nesting cost nothing. */
+/* Options from and to YAML (JSON is a subset): one mapping of option names to scalars or lists of
+ * scalars. Events are read one by one and nothing is built, so aliases, tags and deep nesting cost
+ * nothing. */
 #include "runtime/train/options.h"
 
 #include <string.h>
 
 static bool needs_quotes(const char *s)
 {
-    static const char *const words[] = { "true", "false", "yes", "no", "on", "off", "null", "~", "none", "y", "n" };
+    static const char *const words[] = {"true", "false", "yes",  "no", "on", "off",
+                                        "null", "~",     "none", "y",  "n"};
     if (!*s || strchr("-?:,[]{}#&*!|>'\"%@` ", *s)) return true;
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
         if (!strcasecmp(s, words[i])) return true;
     for (const char *p = s; *p; p++)
-        if ((unsigned char)*p < ' ' || strchr("\"\\#", *p) || (*p == ':' && (!p[1] || p[1] == ' '))) return true;
+        if ((unsigned char)*p < ' ' || strchr("\"\\#", *p) || (*p == ':' && (!p[1] || p[1] == ' ')))
+            return true;
     return s[strlen(s) - 1] == ' ';
 }
 
@@ -38,7 +41,8 @@ mpr_status mpri_options_print(mpr_trainer_options *o, char **yaml, Err *err)
     const char *group = "";
     for (int i = 0; i < OPT_COUNT; i++) {
         const mpr_option_row *row = mpri_option_row(i);
-        if (strcmp(group, row->group)) mpri_text_add(&t, "%s# %s\n", i ? "\n" : "", group = row->group);
+        if (strcmp(group, row->group))
+            mpri_text_add(&t, "%s# %s\n", i ? "\n" : "", group = row->group);
         mpri_text_add(&t, "%s: ", row->name);
         if (row->kind == MPR_OPTION_LIST) {
             mpri_text_put(&t, "[");
@@ -87,8 +91,8 @@ typedef struct Reader {
 
 static mpr_status bad_yaml(Reader *r, const char *what, const char *key)
 {
-    mpri_err_set(r->err, MPR_E_USAGE, "line %zu: %s%s%s%s", r->parser.mark.line + 1, key ? "'" : "", key ? mpri_err_name(key) : "",
-                 key ? "': " : "", what);
+    mpri_err_set(r->err, MPR_E_USAGE, "line %zu: %s%s%s%s", r->parser.mark.line + 1, key ? "'" : "",
+                 key ? mpri_err_name(key) : "", key ? "': " : "", what);
     return mpri_err_advice(r->err, "write one 'name: value' a line, names as in mpr-train --help");
 }
 
@@ -103,19 +107,22 @@ static mpr_status next(Reader *r)
 
 static bool plain_scalar(const yaml_event_t *e)
 {
-    return e->type == YAML_SCALAR_EVENT && !e->data.scalar.tag && strlen((const char *)e->data.scalar.value) == e->data.scalar.length;
+    return e->type == YAML_SCALAR_EVENT && !e->data.scalar.tag &&
+           strlen((const char *)e->data.scalar.value) == e->data.scalar.length;
 }
 
 static bool is_null(const yaml_event_t *e)
 {
     const char *s = (const char *)e->data.scalar.value;
-    return e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && (!*s || !strcmp(s, "~") || !strcasecmp(s, "null"));
+    return e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (!*s || !strcmp(s, "~") || !strcasecmp(s, "null"));
 }
 
 static mpr_status set(Reader *r, const char *key)
 {
     size_t line = r->event.start_mark.line + 1;
-    mpr_status status = mpri_options_set(r->o, key, (const char *)r->event.data.scalar.value, OPTION_FILE, r->err);
+    mpr_status status = mpri_options_set(r->o, key, (const char *)r->event.data.scalar.value,
+                                         OPTION_FILE, r->err);
     if (status != MPR_OK) mpri_err_where(r->err, "line %zu", line);
     return status;
 }
@@ -129,7 +136,8 @@ static mpr_status read_value(Reader *r, const char *key)
     for (;;) {
         TRY(next(r));
         if (r->event.type == YAML_SEQUENCE_END_EVENT) return MPR_OK;
-        if (!plain_scalar(&r->event)) return bad_yaml(r, "items of a list must be numbers or texts", key);
+        if (!plain_scalar(&r->event))
+            return bad_yaml(r, "items of a list must be numbers or texts", key);
         TRY(set(r, key));
     }
 }
@@ -137,10 +145,12 @@ static mpr_status read_value(Reader *r, const char *key)
 static mpr_status read_entry(Reader *r)
 {
     char key[256];
-    if (!plain_scalar(&r->event) || r->event.data.scalar.length >= sizeof(key)) return bad_yaml(r, "an option name is expected", NULL);
+    if (!plain_scalar(&r->event) || r->event.data.scalar.length >= sizeof(key))
+        return bad_yaml(r, "an option name is expected", NULL);
     strcpy(key, (const char *)r->event.data.scalar.value);
     int id = mpri_option_find(key);
-    if (id >= 0 && r->seen[id]) return bad_yaml(r, "the option is there twice", mpri_option_row(id)->name);
+    if (id >= 0 && r->seen[id])
+        return bad_yaml(r, "the option is there twice", mpri_option_row(id)->name);
     if (id >= 0) r->seen[id] = true;
     else return set(r, key); /* names the nearest option */
     return read_value(r, key);
@@ -153,7 +163,8 @@ static mpr_status read_document(Reader *r)
     if (r->event.type == YAML_STREAM_END_EVENT) return MPR_OK;
     TRY(next(r));
     if (plain_scalar(&r->event) && is_null(&r->event)) return MPR_OK;
-    if (r->event.type != YAML_MAPPING_START_EVENT) return bad_yaml(r, "a mapping of option names to values is expected", NULL);
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return bad_yaml(r, "a mapping of option names to values is expected", NULL);
     for (;;) {
         TRY(next(r));
         if (r->event.type == YAML_MAPPING_END_EVENT) break;
@@ -171,7 +182,7 @@ mpr_status mpri_options_load(mpr_trainer_options *o, const char *file, Err *err)
         mpri_err_set(err, MPR_E_IO, "cannot open '%s': %s", mpri_err_name(file), strerror(errno));
         return mpri_err_advice(err, "check the path of the configuration file");
     }
-    Reader r = { .o = o, .err = err };
+    Reader r = {.o = o, .err = err};
     mpr_status status;
     if (yaml_parser_initialize(&r.parser)) {
         yaml_parser_set_input_file(&r.parser, f);

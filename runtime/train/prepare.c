@@ -1,16 +1,18 @@
-/* The loop of Hugging Face Accelerate, with its holes closed: a window that ends early divides by its real
- * length, a skipped step is visible on every path, and the schedule follows real updates. */
+/* The loop of Hugging Face Accelerate, with its holes closed: a window that ends early divides by
+ * its real length, a skipped step is visible on every path, and the schedule follows real
+ * updates. */
 #include "runtime/train/prepare.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Without scaling a constant scale of 1: gradients are checked and skips counted in every precision. */
+/* Without scaling a constant scale of 1: gradients are checked and skips counted in every
+ * precision. */
 static mpr_scaler_options scaler_options(const mpr_session *s, const mpr_prepare_options *o)
 {
     if (o->scaler) return mpri_scaler_fill(o->scaler);
-    mpr_scaler_options so = { .size = sizeof(so) };
+    mpr_scaler_options so = {.size = sizeof(so)};
     if (s->o.autocast != MPR_FLOAT16) {
         so.constant = true;
         so.init_scale = 1;
@@ -18,7 +20,8 @@ static mpr_scaler_options scaler_options(const mpr_session *s, const mpr_prepare
     return mpri_scaler_fill(&so);
 }
 
-mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data, mpr_schedule *schedule, const mpr_prepare_options *options,
+mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
+                        mpr_schedule *schedule, const mpr_prepare_options *options,
                         mpr_prepared **out, Err *err)
 {
     *out = NULL;
@@ -26,8 +29,9 @@ mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data, m
     TRY(mpri_take_options(&o, sizeof(o), options, "mpr_prepare_options", err));
     if (!o.gradient_accumulation_steps) o.gradient_accumulation_steps = 1;
     if (o.gradient_accumulation_steps < 1 || !(o.max_grad_norm >= 0) || o.epochs < 0) {
-        mpri_err_set(err, MPR_E_USAGE, "prepare: gradient_accumulation_steps %d, max_grad_norm %g, epochs %lld", o.gradient_accumulation_steps,
-                     (double)o.max_grad_norm, (long long)o.epochs);
+        mpri_err_set(err, MPR_E_USAGE,
+                     "prepare: gradient_accumulation_steps %d, max_grad_norm %g, epochs %lld",
+                     o.gradient_accumulation_steps, (double)o.max_grad_norm, (long long)o.epochs);
         return mpri_err_advice(err, "steps must be >= 1, the others >= 0");
     }
     if (!s->loss) {
@@ -122,7 +126,8 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
         p->loss_bad = true;
         char text[32];
         snprintf(p->first_bad, sizeof(p->first_bad), "the loss is %s", mpri_print_f32(text, value));
-        if (!p->scaler->skips_in_row || ends_run(p)) mpri_session_first_bad(p->s, false, p->first_bad, sizeof(p->first_bad));
+        if (!p->scaler->skips_in_row || ends_run(p))
+            mpri_session_first_bad(p->s, false, p->first_bad, sizeof(p->first_bad));
     }
     p->loss_sum += (double)value;
     p->micro++;
@@ -141,12 +146,14 @@ void mpri_prepared_close_window(mpr_prepared *p)
     }
 }
 
-/* Name the culprit of a window that will be skipped; the whole search only when the run is about to end. */
+/* Name the culprit of a window that will be skipped; the whole search only when the run is about to
+ * end. */
 static void find_bad(mpr_prepared *p)
 {
     if (p->loss_bad) return;
     p->first_bad[0] = 0;
-    if (!mpri_session_first_bad_gradient(p->s, p->first_bad, sizeof(p->first_bad))) strcpy(p->first_bad, "a gradient overflowed when it was unscaled");
+    if (!mpri_session_first_bad_gradient(p->s, p->first_bad, sizeof(p->first_bad)))
+        strcpy(p->first_bad, "a gradient overflowed when it was unscaled");
     if (ends_run(p)) mpri_session_first_bad(p->s, true, p->first_bad, sizeof(p->first_bad));
 }
 
@@ -181,7 +188,7 @@ mpr_status mpri_prepared_step(mpr_prepared *p, mpr_step_result *result, Err *err
         mpri_err_set(err, MPR_E_ORDER, "step without a backward before it");
         return mpri_err_advice(err, "call mpr_prepared_next and mpr_prepared_backward first");
     }
-    mpr_step_result r = { .outcome = MPR_STEP_NOTHING };
+    mpr_step_result r = {.outcome = MPR_STEP_NOTHING};
     mpr_status status = MPR_OK;
     if (p->micro < p->length) {
         r.window_open = true;

@@ -1,5 +1,5 @@
-/* Running a graph once. Parameters become slots only when their gradients are wanted: as constants they would
- * be folded, and nothing could flow to them. */
+/* Running a graph once. Parameters become slots only when their gradients are wanted: as constants
+ * they would be folded, and nothing could flow to them. */
 #include "runtime/train/run.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ typedef struct Run {
     mpr_run_options o;
     const mpr_tensors *in, *cot;
     bool want_grads, of_inputs, of_params;
-    Arena arena;          /* prepared graph */
+    Arena arena; /* prepared graph */
     Device *device;
     Store store;
     bool store_ready;
@@ -33,20 +33,27 @@ static mpr_status check_options(Run *r)
     r->of_inputs = !strcmp(of, "inputs") || !strcmp(of, "all");
     r->of_params = !strcmp(of, "params") || !strcmp(of, "all");
     if (!r->of_inputs && !r->of_params) {
-        mpri_err_set(r->err, MPR_E_USAGE, "grads_of is '%s'; allowed are inputs, params, all", mpri_err_name(of));
+        mpri_err_set(r->err, MPR_E_USAGE, "grads_of is '%s'; allowed are inputs, params, all",
+                     mpri_err_name(of));
         return mpri_err_advice(r->err, "inputs is the default");
     }
     if (o->dtype != MPR_DTYPE_NONE && o->dtype != MPR_FLOAT64) {
-        mpri_err_set(r->err, MPR_E_USAGE, "dtype is %s; allowed is float64", mpri_dtype_long(o->dtype));
+        mpri_err_set(r->err, MPR_E_USAGE, "dtype is %s; allowed is float64",
+                     mpri_dtype_long(o->dtype));
         return mpri_err_advice(r->err, "leave it out, or use autocast for 16 bits");
     }
-    if (o->autocast != MPR_DTYPE_NONE && (!mpri_dtype_is_low(o->autocast) || o->dtype != MPR_DTYPE_NONE)) {
-        mpri_err_set(r->err, MPR_E_USAGE, "autocast to %s%s; allowed are float16 and bfloat16, without dtype", mpri_dtype_long(o->autocast),
-                     o->dtype ? " together with dtype float64" : "");
+    if (o->autocast != MPR_DTYPE_NONE &&
+        (!mpri_dtype_is_low(o->autocast) || o->dtype != MPR_DTYPE_NONE)) {
+        mpri_err_set(r->err, MPR_E_USAGE,
+                     "autocast to %s%s; allowed are float16 and bfloat16, without dtype",
+                     mpri_dtype_long(o->autocast), o->dtype ? " together with dtype float64" : "");
         return mpri_err_advice(r->err, "use one of them");
     }
     if (!(o->loss_scale >= 0) || !(o->loss_scale <= 1e38f) || o->repeat < 0) {
-        mpri_err_set(r->err, MPR_E_USAGE, "loss_scale is %g and repeat %d; allowed are finite scales > 0 and repeat >= 1", (double)o->loss_scale, o->repeat);
+        mpri_err_set(
+            r->err, MPR_E_USAGE,
+            "loss_scale is %g and repeat %d; allowed are finite scales > 0 and repeat >= 1",
+            (double)o->loss_scale, o->repeat);
         return mpri_err_advice(r->err, "leave them out");
     }
     return MPR_OK;
@@ -60,7 +67,8 @@ static const char *resolve_loss(const Run *r)
     if (strcmp(loss, "auto")) return loss;
     const Graph *g = r->model->m->graph;
     for (int i = 0; i < g->n_outputs; i++)
-        if (!strcmp(g->outputs[i].name, "loss") && g->outputs[i].value->shape.rank <= 0) return "output:loss";
+        if (!strcmp(g->outputs[i].name, "loss") && g->outputs[i].value->shape.rank <= 0)
+            return "output:loss";
     const TensorEntry *labels = mpri_tensors_find(r->in, r->o.labels ? r->o.labels : "labels");
     return labels && mpri_dtype_is_float(labels->t.dtype) ? "mse" : "cross-entropy";
 }
@@ -79,8 +87,11 @@ static mpr_status override_initializers(Run *r)
         if (!same) {
             char want[256];
             mpri_shape_print(r->g->sym, &v->shape, want, sizeof(want));
-            mpri_err_set(r->err, MPR_E_SHAPE, "'%s' is an initializer of type %s and shape %s; the tensor given has type %s and another shape or type",
-                         mpri_err_name(e->name), mpri_dtype_long(v->dtype), want, mpri_dtype_long(e->t.dtype));
+            mpri_err_set(r->err, MPR_E_SHAPE,
+                         "'%s' is an initializer of type %s and shape %s; the tensor given has "
+                         "type %s and another shape or type",
+                         mpri_err_name(e->name), mpri_dtype_long(v->dtype), want,
+                         mpri_dtype_long(e->t.dtype));
             return mpri_err_advice(r->err, "give it as the file declares it, or leave it out");
         }
         v->data = e->t.data;
@@ -100,7 +111,8 @@ static mpr_status keep_values(Run *r)
         for (int i = 0; names && i < r->g->n_values; i++) names[i] = r->g->values[i]->name;
         const char *near = names ? mpri_nearest(*k, names, (size_t)r->g->n_values) : NULL;
         mpri_err_set(r->err, MPR_E_USAGE, "no value is named '%s'", mpri_err_name(*k));
-        return near ? mpri_err_advice(r->err, "did you mean '%s'?", mpri_err_name(near)) : mpri_err_advice(r->err, "use a tensor name of the file");
+        return near ? mpri_err_advice(r->err, "did you mean '%s'?", mpri_err_name(near))
+                    : mpri_err_advice(r->err, "use a tensor name of the file");
     }
     return MPR_OK;
 }
@@ -121,7 +133,12 @@ static mpr_status run_passes(Run *r, PassStage stage, Graph *g, const DimBinding
     Arena scratch;
     mpri_arena_init(&scratch, &r->ctx->alloc, 0);
     PassCtx ctx = {
-        .scratch = &scratch, .alloc = &r->ctx->alloc, .log = &r->ctx->log, .o = &r->pass, .ref = &r->device->kernels, .binding = binding,
+        .scratch = &scratch,
+        .alloc = &r->ctx->alloc,
+        .log = &r->ctx->log,
+        .o = &r->pass,
+        .ref = &r->device->kernels,
+        .binding = binding,
     };
     mpr_status status = mpri_passes_run(&ctx, stage, g, r->err);
     mpri_arena_destroy(&scratch);
@@ -132,14 +149,22 @@ static mpr_status prepare(Run *r)
 {
     Profile *profile = NULL;
     if (r->o.autocast != MPR_DTYPE_NONE)
-        TRY(mpri_profile_load(r->o.autocast_profile ? r->o.autocast_profile : "torch-cuda", NULL, &r->arena, &profile, r->err));
+        TRY(mpri_profile_load(r->o.autocast_profile ? r->o.autocast_profile : "torch-cuda", NULL,
+                              &r->arena, &profile, r->err));
     r->pass = (PassOptions){
-        .loss = resolve_loss(r), .logits = r->o.logits, .labels = "labels",
-        .ignore_index = r->o.has_ignore_index ? r->o.ignore_index : -100, .label_smoothing = r->o.label_smoothing,
-        .autocast = r->o.autocast, .profile = profile, .force = r->o.dtype, .no_fuse = r->o.keep && r->o.keep[0],
+        .loss = resolve_loss(r),
+        .logits = r->o.logits,
+        .labels = "labels",
+        .ignore_index = r->o.has_ignore_index ? r->o.ignore_index : -100,
+        .label_smoothing = r->o.label_smoothing,
+        .autocast = r->o.autocast,
+        .profile = profile,
+        .force = r->o.dtype,
+        .no_fuse = r->o.keep && r->o.keep[0],
     };
     if (r->want_grads && !r->cot && !r->pass.loss) {
-        mpri_err_set(r->err, MPR_E_USAGE, "gradients are wanted, but there are neither cotangents nor a loss");
+        mpri_err_set(r->err, MPR_E_USAGE,
+                     "gradients are wanted, but there are neither cotangents nor a loss");
         return mpri_err_advice(r->err, "give cotangents of outputs, or a loss");
     }
     r->g = mpri_graph_clone(r->model->m->graph, &r->arena);
@@ -174,7 +199,9 @@ static bool may_convert(const Run *r, const Value *v, mpr_dtype from)
 {
     bool labels = r->pass.loss && !strcmp(v->name, "labels");
     if (from == v->dtype) return true;
-    if (mpri_dtype_is_int(from) && mpri_dtype_is_int(v->dtype)) return labels || ((from == MPR_INT32 || from == MPR_INT64) && (v->dtype == MPR_INT32 || v->dtype == MPR_INT64));
+    if (mpri_dtype_is_int(from) && mpri_dtype_is_int(v->dtype))
+        return labels || ((from == MPR_INT32 || from == MPR_INT64) &&
+                          (v->dtype == MPR_INT32 || v->dtype == MPR_INT64));
     if (!mpri_dtype_is_float(from) || !mpri_dtype_is_float(v->dtype)) return false;
     return labels || r->pass.force || (v->dtype == MPR_BFLOAT16 && from == MPR_FLOAT32);
 }
@@ -183,7 +210,9 @@ static bool may_convert(const Run *r, const Value *v, mpr_dtype from)
 static mpr_tensor fit_rank(const Value *v, const mpr_tensor *t)
 {
     mpr_tensor fit = *t;
-    while (fit.rank > v->shape.rank && v->shape.rank >= 0 && fit.rank && fit.dims[fit.rank - 1] == 1) fit.rank--;
+    while (fit.rank > v->shape.rank && v->shape.rank >= 0 && fit.rank &&
+           fit.dims[fit.rank - 1] == 1)
+        fit.rank--;
     return fit;
 }
 
@@ -196,7 +225,9 @@ static mpr_status bind_inputs(Run *r, const Graph *g, DimBinding *b)
         if (!e && !v->n_uses && !v->n_outputs) continue;
         TRY(mpri_tensors_need(r->in, key, &e, r->err));
         if (!may_convert(r, v, e->t.dtype)) {
-            mpri_err_set(r->err, MPR_E_TYPE, "input '%s' is %s, the model reads %s", mpri_err_name(key), mpri_dtype_long(e->t.dtype), mpri_dtype_long(v->dtype));
+            mpri_err_set(r->err, MPR_E_TYPE, "input '%s' is %s, the model reads %s",
+                         mpri_err_name(key), mpri_dtype_long(e->t.dtype),
+                         mpri_dtype_long(v->dtype));
             return mpri_err_advice(r->err, "store it in that type");
         }
         mpr_tensor t = strcmp(v->name, "labels") ? e->t : fit_rank(v, &e->t);
@@ -210,10 +241,13 @@ static mpr_status feed_tensor(Run *r, const Value *v, const mpr_tensor *t, const
     void *to = mpri_plan_value_data(r->plan, v);
     int64_t n = mpri_tensor_elements(t);
     if (!to || !n) return MPR_OK;
-    if (t->dtype == v->dtype) return r->device->copy_in(r->device, to, t->data, (size_t)n * mpri_dtype_size(t->dtype), r->err);
+    if (t->dtype == v->dtype)
+        return r->device->copy_in(r->device, to, t->data, (size_t)n * mpri_dtype_size(t->dtype),
+                                  r->err);
     mpr_tensor converted;
     TRY(mpri_tensor_convert(r->ctx, t, v->dtype, what, &converted, r->err));
-    mpr_status status = r->device->copy_in(r->device, to, converted.data, (size_t)n * mpri_dtype_size(v->dtype), r->err);
+    mpr_status status = r->device->copy_in(r->device, to, converted.data,
+                                           (size_t)n * mpri_dtype_size(v->dtype), r->err);
     mpri_free(&r->ctx->alloc, (void *)(uintptr_t)converted.data);
     return status;
 }
@@ -225,7 +259,7 @@ static mpr_status feed_cotangent(Run *r, const char *output)
     if (!v) return MPR_OK; /* nothing depends on it */
     if (!r->cot) {
         float seed = r->o.loss_scale > 0 ? r->o.loss_scale : 1;
-        mpr_tensor t = { .data = &seed, .dtype = MPR_FLOAT32 };
+        mpr_tensor t = {.data = &seed, .dtype = MPR_FLOAT32};
         return feed_tensor(r, v, &t, "loss_scale");
     }
     const TensorEntry *e;
@@ -235,7 +269,9 @@ static mpr_status feed_cotangent(Run *r, const char *output)
     if (!same) {
         char want[256];
         mpri_shape_print(r->plan->graph->sym, &v->shape, want, sizeof(want));
-        mpri_err_set(r->err, MPR_E_SHAPE, "the cotangent of '%s' must be a float tensor of shape %s", mpri_err_name(output), want);
+        mpri_err_set(r->err, MPR_E_SHAPE,
+                     "the cotangent of '%s' must be a float tensor of shape %s",
+                     mpri_err_name(output), want);
         return mpri_err_advice(r->err, "give it the shape of the output");
     }
     return feed_tensor(r, v, &e->t, "a cotangent");
@@ -269,7 +305,7 @@ static mpr_status make_plan(Run *r)
         return status;
     }
     bool ref = (r->o.kernels && !strcmp(r->o.kernels, "ref")) || r->o.dtype == MPR_FLOAT64;
-    PlanOptions o = { .kernels = ref ? "ref" : NULL };
+    PlanOptions o = {.kernels = ref ? "ref" : NULL};
     TRY(mpri_plan_create(r->device, &r->store, g, arena, &o, &r->plan, r->err));
     return mpri_plan_bind_memory(r->plan, NULL, r->err);
 }
@@ -283,14 +319,15 @@ static mpr_dtype declared_type(const Run *r, const char *output, mpr_dtype have)
     return have;
 }
 
-static mpr_status take_output(Run *r, const GraphOutput *out, mpr_tensors *outputs, mpr_tensors *grads)
+static mpr_status take_output(Run *r, const GraphOutput *out, mpr_tensors *outputs,
+                              mpr_tensors *grads)
 {
     const Value *v = out->value;
     bool grad = !strncmp(out->name, "grad:", 5) && r->want_grads;
     const char *name = grad ? out->name + 5 : out->name;
     const void *data = mpri_plan_value_data(r->plan, v);
     if (!data && v->kind == VAL_CONST) data = v->data;
-    mpr_tensor t = { .data = data, .dtype = v->dtype, .rank = v->shape.rank };
+    mpr_tensor t = {.data = data, .dtype = v->dtype, .rank = v->shape.rank};
     for (int d = 0; d < t.rank; d++) t.dims[d] = v->shape.d[d];
     mpr_dtype want = grad ? v->dtype : declared_type(r, out->name, v->dtype);
     if (want == t.dtype) {
@@ -307,7 +344,9 @@ static mpr_status take_output(Run *r, const GraphOutput *out, mpr_tensors *outpu
     void *p = (void *)(uintptr_t)e->t.data;
     for (int64_t i = 0; i < n; i++) {
         if (e->t.dtype == MPR_FLOAT32) ((float *)p)[i] *= inv;
-        else mpri_store_f64(e->t.dtype, p, i, mpri_load_f64(e->t.dtype, p, i) * (1.0 / (double)r->o.loss_scale));
+        else
+            mpri_store_f64(e->t.dtype, p, i,
+                           mpri_load_f64(e->t.dtype, p, i) * (1.0 / (double)r->o.loss_scale));
     }
     return MPR_OK;
 }
@@ -341,10 +380,16 @@ static mpr_status run_all(Run *r, mpr_tensors *outputs, mpr_tensors *grads)
     return MPR_OK;
 }
 
-mpr_status mpri_run_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_tensors *cotangents, const mpr_run_options *options,
-                        mpr_tensors **outputs, mpr_tensors **grads, Err *err)
+mpr_status mpri_run_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_tensors *cotangents,
+                        const mpr_run_options *options, mpr_tensors **outputs, mpr_tensors **grads,
+                        Err *err)
 {
-    Run r = { .ctx = model->ctx, .model = model, .in = inputs, .cot = cotangents, .want_grads = grads != NULL, .err = err };
+    Run r = {.ctx = model->ctx,
+             .model = model,
+             .in = inputs,
+             .cot = cotangents,
+             .want_grads = grads != NULL,
+             .err = err};
     mpr_tensors *out = NULL, *grad = NULL;
     *outputs = NULL;
     if (grads) *grads = NULL;

@@ -17,13 +17,16 @@ typedef struct SafeTensor {
     uint64_t bytes;
 } SafeTensor;
 
-/* All checks of the format: unique names, integers only, ranges that start at 0, are contiguous and cover the
- * file, sizes that equal shape times type. Faults are MPR_E_DATA. */
-mpr_status mpri_safetensors_parse(const uint8_t *bytes, size_t n, Arena *arena, SafeTensor **out, int *count, Err *err);
+/* All checks of the format: unique names, integers only, ranges that start at 0, are contiguous and
+ * cover the file, sizes that equal shape times type. Faults are MPR_E_DATA. */
+mpr_status mpri_safetensors_parse(const uint8_t *bytes, size_t n, Arena *arena, SafeTensor **out,
+                                  int *count, Err *err);
 /* Tensors in the given order; the header is padded to 8 bytes. */
-mpr_status mpri_safetensors_write(Text *out, int n, const char *const *names, const mpr_tensor *tensors, Err *err);
+mpr_status mpri_safetensors_write(Text *out, int n, const char *const *names,
+                                  const mpr_tensor *tensors, Err *err);
 
 /* Whole regular file into memory of alloc (one byte more, zero). MPR_E_IO with the reason. */
-mpr_status mpri_read_file(const Alloc *alloc, const char *path, uint8_t **bytes, size_t *n, Err *err);
+mpr_status mpri_read_file(const Alloc *alloc, const char *path, uint8_t **bytes, size_t *n,
+                          Err *err);
 
 #endif

@@ -33,19 +33,25 @@ mpr_scaler_options mpri_scaler_fill(const mpr_scaler_options *given)
 static mpr_status refuse(Err *err, const char *field, double value, const char *allowed)
 {
     char text[32];
-    mpri_err_set(err, MPR_E_USAGE, "loss scaler: %s is %s; allowed: %s", field, mpri_print_f64(text, value), allowed);
+    mpri_err_set(err, MPR_E_USAGE, "loss scaler: %s is %s; allowed: %s", field,
+                 mpri_print_f64(text, value), allowed);
     return mpri_err_advice(err, "the defaults are those of torch.amp.GradScaler");
 }
 
 mpr_status mpri_scaler_validate(const mpr_scaler_options *o, double scale, Err *err)
 {
-    if (!(o->growth_factor > 1 && isfinite(o->growth_factor))) return refuse(err, "growth_factor", o->growth_factor, "finite and > 1");
-    if (!(o->backoff_factor > 0 && o->backoff_factor < 1)) return refuse(err, "backoff_factor", o->backoff_factor, "> 0 and < 1");
+    if (!(o->growth_factor > 1 && isfinite(o->growth_factor)))
+        return refuse(err, "growth_factor", o->growth_factor, "finite and > 1");
+    if (!(o->backoff_factor > 0 && o->backoff_factor < 1))
+        return refuse(err, "backoff_factor", o->backoff_factor, "> 0 and < 1");
     if (o->growth_interval < 1) return refuse(err, "growth_interval", o->growth_interval, ">= 1");
-    if (!(o->min_scale >= TORCH_MIN_SCALE)) return refuse(err, "min_scale", o->min_scale, ">= 2^-126");
-    if (!(o->max_scale >= o->min_scale)) return refuse(err, "max_scale", o->max_scale, ">= min_scale");
+    if (!(o->min_scale >= TORCH_MIN_SCALE))
+        return refuse(err, "min_scale", o->min_scale, ">= 2^-126");
+    if (!(o->max_scale >= o->min_scale))
+        return refuse(err, "max_scale", o->max_scale, ">= min_scale");
     if (o->hysteresis < 1) return refuse(err, "hysteresis", o->hysteresis, ">= 1");
-    if (o->max_consecutive_skips < 0) return refuse(err, "max_consecutive_skips", o->max_consecutive_skips, ">= 0");
+    if (o->max_consecutive_skips < 0)
+        return refuse(err, "max_consecutive_skips", o->max_consecutive_skips, ">= 0");
     if (!isfinite((float)scale) || !((float)scale >= o->min_scale && (float)scale <= o->max_scale))
         return refuse(err, "the scale", scale, "finite, from min_scale to max_scale");
     return MPR_OK;
@@ -55,8 +61,9 @@ mpr_status mpri_scaler_set(mpr_scaler *sc, const char *option, double value, Err
 {
     mpr_scaler_options o = sc->o;
     bool whole = value == floor(value) && fabs(value) <= INT32_MAX;
-    static const char *const names[] = { "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale",
-                                         "hysteresis", "max_consecutive_skips" };
+    static const char *const names[] = {
+        "growth_factor", "backoff_factor", "growth_interval",      "min_scale",
+        "max_scale",     "hysteresis",     "max_consecutive_skips"};
     if (!strcmp(option, "growth_factor")) o.growth_factor = value;
     else if (!strcmp(option, "backoff_factor")) o.backoff_factor = value;
     else if (!strcmp(option, "min_scale")) o.min_scale = (float)value;
@@ -68,7 +75,8 @@ mpr_status mpri_scaler_set(mpr_scaler *sc, const char *option, double value, Err
     else {
         const char *near = mpri_nearest(option, names, sizeof(names) / sizeof(*names));
         mpri_err_set(err, MPR_E_USAGE, "the loss scaler has no option '%s'", mpri_err_name(option));
-        return mpri_err_advice(err, "%s '%s'", near ? "did you mean" : "there is, for one,", near ? near : names[0]);
+        return mpri_err_advice(err, "%s '%s'", near ? "did you mean" : "there is, for one,",
+                               near ? near : names[0]);
     }
     TRY(mpri_scaler_validate(&o, sc->scale, err));
     sc->o = o;
@@ -77,7 +85,8 @@ mpr_status mpri_scaler_set(mpr_scaler *sc, const char *option, double value, Err
 
 /* ---- life ---- */
 
-mpr_status mpri_scaler_create(mpr_session *s, const mpr_scaler_options *filled, mpr_scaler **out, Err *err)
+mpr_status mpri_scaler_create(mpr_session *s, const mpr_scaler_options *filled, mpr_scaler **out,
+                              Err *err)
 {
     *out = NULL;
     TRY(mpri_scaler_validate(filled, filled->init_scale, err));
@@ -144,7 +153,7 @@ static mpr_status need_entry(mpr_scaler *sc, mpr_optimizer *opt, ScalerEntry **o
         sc->cap_entries = cap;
     }
     *out = &sc->entries[sc->n_entries++];
-    **out = (ScalerEntry){ .opt = opt };
+    **out = (ScalerEntry){.opt = opt};
     return MPR_OK;
 }
 
@@ -173,13 +182,17 @@ mpr_status mpri_scaler_check_add(mpr_session *s, const SessionParam *p, Err *err
 {
     if (!s->scalers) return MPR_OK;
     if (p->unscaled) {
-        mpri_err_set(err, MPR_E_ORDER, "gradient of '%s' is unscaled already; a scaled one cannot be added", mpri_err_name(p->public_name));
+        mpri_err_set(err, MPR_E_ORDER,
+                     "gradient of '%s' is unscaled already; a scaled one cannot be added",
+                     mpri_err_name(p->public_name));
         return mpri_err_advice(err, "unscale once, after the last backward of the window");
     }
     if (p->scaled && p->generation != s->generation) {
-        mpri_err_set(err, MPR_E_ORDER, "gradient of '%s' was written before the last update of the loss scale",
+        mpri_err_set(err, MPR_E_ORDER,
+                     "gradient of '%s' was written before the last update of the loss scale",
                      mpri_err_name(p->public_name));
-        return mpri_err_advice(err, "call mpr_session_zero_grad after each update; use one scale for a whole window");
+        return mpri_err_advice(
+            err, "call mpr_session_zero_grad after each update; use one scale for a whole window");
     }
     return MPR_OK;
 }
@@ -190,7 +203,8 @@ mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err)
         const ScalerEntry *e = find_entry(sc, opt);
         if (sc->o.disabled || (e && e->stage == OPT_UNSCALED)) continue;
         if (mpri_optimizer_any_scaled(opt) || (e && e->stage == OPT_STEPPED))
-            return order(err, "clip_grad_norm while the gradients are not unscaled", "call mpr_scaler_unscale before clipping");
+            return order(err, "clip_grad_norm while the gradients are not unscaled",
+                         "call mpr_scaler_unscale before clipping");
     }
     return MPR_OK;
 }
@@ -208,7 +222,8 @@ mpr_status mpri_scaler_check_idle(const mpr_scaler *sc, Err *err)
 {
     for (int i = 0; i < sc->n_entries; i++)
         if (sc->entries[i].stage != OPT_READY)
-            return order(err, "the loss scaler is between unscale and update", "save after mpr_scaler_update or mpr_scaler_abandon");
+            return order(err, "the loss scaler is between unscale and update",
+                         "save after mpr_scaler_update or mpr_scaler_abandon");
     return MPR_OK;
 }
 
@@ -234,8 +249,10 @@ mpr_status mpri_scaler_unscale(mpr_scaler *sc, mpr_optimizer *opt, Err *err)
     TRY(need_start(sc, "unscale", err));
     TRY(need_entry(sc, opt, &e, err));
     if (e->stage == OPT_UNSCALED)
-        return order(err, "unscale was already called for this optimizer since the last update", "unscale once per window");
-    if (e->stage == OPT_STEPPED) return order(err, "unscale is called after step", "call unscale before step, then update");
+        return order(err, "unscale was already called for this optimizer since the last update",
+                     "unscale once per window");
+    if (e->stage == OPT_STEPPED)
+        return order(err, "unscale is called after step", "call unscale before step, then update");
     TRY(unscale(sc, e, err));
     e->stage = OPT_UNSCALED;
     return MPR_OK;
@@ -246,7 +263,8 @@ mpr_status mpri_scaler_poison(mpr_scaler *sc, mpr_optimizer *opt, Err *err)
     if (sc->o.disabled) return MPR_OK;
     ScalerEntry *e;
     TRY(need_entry(sc, opt, &e, err));
-    if (e->stage == OPT_READY) return order(err, "a window is marked as not finite before unscale", "unscale first");
+    if (e->stage == OPT_READY)
+        return order(err, "a window is marked as not finite before unscale", "unscale first");
     e->checked = e->found = true;
     return MPR_OK;
 }
@@ -266,7 +284,8 @@ mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome
     TRY(need_start(sc, "step", err));
     TRY(need_entry(sc, opt, &e, err));
     if (e->stage == OPT_STEPPED)
-        return order(err, "step was already called for this optimizer since the last update", "call mpr_scaler_update between two steps");
+        return order(err, "step was already called for this optimizer since the last update",
+                     "call mpr_scaler_update between two steps");
     if (e->stage == OPT_READY) TRY(unscale(sc, e, err));
     else TRY(mpri_optimizer_check_generation(opt, err));
     if (e->checked && !e->found) TRY(mpri_optimizer_apply(opt, err));
@@ -280,7 +299,8 @@ mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome
 
 static void next_window(mpr_scaler *sc)
 {
-    for (int i = 0; i < sc->n_entries; i++) sc->entries[i] = (ScalerEntry){ .opt = sc->entries[i].opt };
+    for (int i = 0; i < sc->n_entries; i++)
+        sc->entries[i] = (ScalerEntry){.opt = sc->entries[i].opt};
     sc->generation++;
     sc->s->generation++;
 }
@@ -295,7 +315,8 @@ static void back_off(mpr_scaler *sc)
     float lower = (float)((double)sc->scale * sc->o.backoff_factor);
     if (lower < sc->o.min_scale) lower = sc->o.min_scale;
     if (lower == sc->scale) return;
-    if (sc->n_history == SCALER_HISTORY) memmove(sc->history, sc->history + 1, sizeof(float) * --sc->n_history);
+    if (sc->n_history == SCALER_HISTORY)
+        memmove(sc->history, sc->history + 1, sizeof(float) * --sc->n_history);
     sc->history[sc->n_history++] = sc->scale;
     sc->scale = lower;
 }
@@ -306,7 +327,8 @@ static void grow(mpr_scaler *sc)
     sc->updates++;
     if (++sc->tracker < sc->o.growth_interval) return;
     float higher = (float)((double)sc->scale * sc->o.growth_factor);
-    if (isfinite(higher) && !sc->o.constant) sc->scale = higher < sc->o.max_scale ? higher : sc->o.max_scale;
+    if (isfinite(higher) && !sc->o.constant)
+        sc->scale = higher < sc->o.max_scale ? higher : sc->o.max_scale;
     sc->tracker = 0;
     sc->hysteresis_left = sc->o.hysteresis;
 }
@@ -318,10 +340,15 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
         strcat(scales, i ? ", " : "");
         strcat(scales, mpri_print_f32(number, sc->history[i]));
     }
-    mpri_err_set(err, MPR_E_NONFINITE, "training diverged: %d steps in a row were skipped for gradients that are not finite (allowed %d); "
-                 "last loss scales %s, now %s%s%s", sc->skips_in_row, sc->o.max_consecutive_skips, scales, mpri_print_f32(number, sc->scale),
-                 sc->first_bad[0] ? "; first bad tensor: " : "", sc->first_bad);
-    return mpri_err_advice(err, "lower the learning rate, look at the data, or keep the named operator in fp32; weights are those of the last good step");
+    mpri_err_set(err, MPR_E_NONFINITE,
+                 "training diverged: %d steps in a row were skipped for gradients that are not "
+                 "finite (allowed %d); "
+                 "last loss scales %s, now %s%s%s",
+                 sc->skips_in_row, sc->o.max_consecutive_skips, scales,
+                 mpri_print_f32(number, sc->scale), sc->first_bad[0] ? "; first bad tensor: " : "",
+                 sc->first_bad);
+    return mpri_err_advice(err, "lower the learning rate, look at the data, or keep the named "
+                                "operator in fp32; weights are those of the last good step");
 }
 
 mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
@@ -335,12 +362,14 @@ mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
         idle &= sc->entries[i].stage == OPT_READY;
     }
     if (!checked && idle)
-        return order(err, "update without an unscale or step since the last one", "call mpr_scaler_step before mpr_scaler_update");
+        return order(err, "update without an unscale or step since the last one",
+                     "call mpr_scaler_step before mpr_scaler_update");
     if (!checked) sc->empty++;
     else if (found) back_off(sc);
     else grow(sc);
     next_window(sc);
-    if (found && sc->o.max_consecutive_skips && sc->skips_in_row >= sc->o.max_consecutive_skips) return diverged(sc, err);
+    if (found && sc->o.max_consecutive_skips && sc->skips_in_row >= sc->o.max_consecutive_skips)
+        return diverged(sc, err);
     return MPR_OK;
 }
 

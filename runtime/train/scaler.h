@@ -1,8 +1,8 @@
 /* Dynamic loss scaling: torch.amp.GradScaler with limits, hysteresis, order checks and a hard stop.
  *
- * Per optimizer a stage READY -> UNSCALED -> STEPPED, which only update (or abandon) resets; per gradient
- * buffer a generation, which update and abandon advance. Both together make every wrong order of calls an
- * error instead of a silently wrong gradient. */
+ * Per optimizer a stage READY -> UNSCALED -> STEPPED, which only update (or abandon) resets; per
+ * gradient buffer a generation, which update and abandon advance. Both together make every wrong
+ * order of calls an error instead of a silently wrong gradient. */
 #ifndef MPRI_TRAIN_SCALER_H
 #define MPRI_TRAIN_SCALER_H
 
@@ -21,8 +21,8 @@ typedef struct ScalerEntry {
 struct mpr_scaler {
     Handle h;
     mpr_session *s;
-    mpr_scaler_options o;   /* every field meant as it stands; max_consecutive_skips 0 = never stop */
-    bool started;           /* a loss was scaled */
+    mpr_scaler_options o; /* every field meant as it stands; max_consecutive_skips 0 = never stop */
+    bool started;         /* a loss was scaled */
     float scale;
     int32_t tracker, hysteresis_left, skips_in_row;
     int64_t skips, updates, empty, generation;
@@ -30,20 +30,22 @@ struct mpr_scaler {
     int n_entries, cap_entries;
     float history[SCALER_HISTORY]; /* scales before the last falls, newest last */
     int n_history;
-    char first_bad[640];    /* set by who found it; part of the diverged message */
-    double extra;           /* factor on the next unscale: a window that ended early; 0 = 1 */
-    mpr_scaler *next;       /* of the same session */
+    char first_bad[640]; /* set by who found it; part of the diverged message */
+    double extra;        /* factor on the next unscale: a window that ended early; 0 = 1 */
+    mpr_scaler *next;    /* of the same session */
 };
 
 /* Zero fields become defaults, the torch preset is applied, -1 (never stop) becomes 0. */
 mpr_scaler_options mpri_scaler_fill(const mpr_scaler_options *o);
 /* Takes filled options literally. */
-mpr_status mpri_scaler_create(mpr_session *s, const mpr_scaler_options *filled, mpr_scaler **out, Err *err);
+mpr_status mpri_scaler_create(mpr_session *s, const mpr_scaler_options *filled, mpr_scaler **out,
+                              Err *err);
 void mpri_scaler_destroy(mpr_scaler *scaler);
 bool mpri_scaler_enabled(const mpr_scaler *scaler);
 /* The factor for a loss; from now on the scaler is started. */
 float mpri_scaler_begin(mpr_scaler *scaler);
-/* May more be added to this gradient buffer? MPR_E_ORDER when it is unscaled or of an older window. */
+/* May more be added to this gradient buffer? MPR_E_ORDER when it is unscaled or of an older
+ * window. */
 mpr_status mpri_scaler_check_add(mpr_session *s, const SessionParam *p, Err *err);
 /* May the gradients of opt be clipped? MPR_E_ORDER while they are scaled. */
 mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err);
@@ -51,7 +53,8 @@ mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err);
 bool mpri_scaler_found(mpr_session *s, const mpr_optimizer *opt);
 
 mpr_status mpri_scaler_unscale(mpr_scaler *scaler, mpr_optimizer *opt, Err *err);
-mpr_status mpri_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err);
+mpr_status mpri_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome,
+                            Err *err);
 mpr_status mpri_scaler_update(mpr_scaler *scaler, Err *err);
 mpr_status mpri_scaler_update_to(mpr_scaler *scaler, float scale, Err *err);
 mpr_status mpri_scaler_abandon(mpr_scaler *scaler, Err *err);

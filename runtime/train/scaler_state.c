@@ -1,6 +1,6 @@
-/* The scaler's state as JSON: torch's five keys first, then ours. Numbers are written so that they read back
- * to the same float, so save -> load -> save gives the same bytes. A file with only torch's five keys loads
- * with the limits that are in force. */
+/* The scaler's state as JSON: torch's five keys first, then ours. Numbers are written so that they
+ * read back to the same float, so save -> load -> save gives the same bytes. A file with only
+ * torch's five keys loads with the limits that are in force. */
 #include "runtime/train/scaler.h"
 
 #include <math.h>
@@ -17,14 +17,22 @@ mpr_status mpri_scaler_save(mpr_scaler *sc, char **json, Err *err)
     if (o->disabled) {
         mpri_text_put(&t, "{}");
     } else {
-        mpri_text_add(&t, "{\"scale\": %s, \"growth_factor\": %s, \"backoff_factor\": %s, \"growth_interval\": %d, \"_growth_tracker\": %d, ",
-                      mpri_print_f32(a, sc->scale), mpri_print_f64(b, o->growth_factor), mpri_print_f64(c, o->backoff_factor),
-                      o->growth_interval, sc->tracker);
-        mpri_text_add(&t, "\"min_scale\": %s, \"max_scale\": %s, \"hysteresis\": %d, \"hysteresis_left\": %d, \"max_consecutive_skips\": %d, ",
-                      mpri_print_f32(d, o->min_scale), isinf(o->max_scale) ? "\"inf\"" : mpri_print_f32(e, o->max_scale), o->hysteresis,
-                      sc->hysteresis_left, o->max_consecutive_skips);
-        mpri_text_add(&t, "\"constant\": %s, \"skips_in_row\": %d, \"skips\": %lld, \"updates\": %lld, \"empty\": %lld}",
-                      o->constant ? "true" : "false", sc->skips_in_row, (long long)sc->skips, (long long)sc->updates, (long long)sc->empty);
+        mpri_text_add(&t,
+                      "{\"scale\": %s, \"growth_factor\": %s, \"backoff_factor\": %s, "
+                      "\"growth_interval\": %d, \"_growth_tracker\": %d, ",
+                      mpri_print_f32(a, sc->scale), mpri_print_f64(b, o->growth_factor),
+                      mpri_print_f64(c, o->backoff_factor), o->growth_interval, sc->tracker);
+        mpri_text_add(&t,
+                      "\"min_scale\": %s, \"max_scale\": %s, \"hysteresis\": %d, "
+                      "\"hysteresis_left\": %d, \"max_consecutive_skips\": %d, ",
+                      mpri_print_f32(d, o->min_scale),
+                      isinf(o->max_scale) ? "\"inf\"" : mpri_print_f32(e, o->max_scale),
+                      o->hysteresis, sc->hysteresis_left, o->max_consecutive_skips);
+        mpri_text_add(&t,
+                      "\"constant\": %s, \"skips_in_row\": %d, \"skips\": %lld, \"updates\": %lld, "
+                      "\"empty\": %lld}",
+                      o->constant ? "true" : "false", sc->skips_in_row, (long long)sc->skips,
+                      (long long)sc->updates, (long long)sc->empty);
     }
     if (t.failed) {
         mpri_text_free(&t);
@@ -51,11 +59,13 @@ mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)
 static mpr_status invalid(Err *err, const char *key, const char *what)
 {
     mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler: '%s' %s", key, what);
-    return mpri_err_advice(err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
+    return mpri_err_advice(
+        err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
 }
 
 /* A number, or "inf". Absent: *value stays, unless needed. */
-static mpr_status read_number(const json_t *root, const char *key, bool needed, double *value, Err *err)
+static mpr_status read_number(const json_t *root, const char *key, bool needed, double *value,
+                              Err *err)
 {
     const json_t *v = json_object_get(root, key);
     if (!v) return needed ? invalid(err, key, "is missing") : MPR_OK;
@@ -68,12 +78,14 @@ static mpr_status read_number(const json_t *root, const char *key, bool needed, 
     return MPR_OK;
 }
 
-static mpr_status read_count(const json_t *root, const char *key, bool needed, int64_t limit, int64_t *value, Err *err)
+static mpr_status read_count(const json_t *root, const char *key, bool needed, int64_t limit,
+                             int64_t *value, Err *err)
 {
     const json_t *v = json_object_get(root, key);
     if (!v) return needed ? invalid(err, key, "is missing") : MPR_OK;
     if (!json_is_integer(v)) return invalid(err, key, "is not a whole number");
-    if (json_integer_value(v) < 0 || json_integer_value(v) > limit) return invalid(err, key, "is out of range");
+    if (json_integer_value(v) < 0 || json_integer_value(v) > limit)
+        return invalid(err, key, "is out of range");
     *value = json_integer_value(v);
     return MPR_OK;
 }
@@ -82,7 +94,8 @@ static mpr_status load_root(mpr_scaler *sc, const json_t *root, Err *err)
 {
     mpr_scaler_options o = sc->o;
     double scale = 0, growth = 0, backoff = 0, min = o.min_scale, max = o.max_scale;
-    int64_t interval = 0, tracker = 0, hysteresis = o.hysteresis, left = o.hysteresis, limit = o.max_consecutive_skips;
+    int64_t interval = 0, tracker = 0, hysteresis = o.hysteresis, left = o.hysteresis,
+            limit = o.max_consecutive_skips;
     int64_t row = 0, skips = 0, updates = 0, empty = 0;
     TRY(read_number(root, "scale", true, &scale, err));
     TRY(read_number(root, "growth_factor", true, &growth, err));
@@ -111,7 +124,8 @@ static mpr_status load_root(mpr_scaler *sc, const json_t *root, Err *err)
     mpri_err_clear(&why);
     if (mpri_scaler_validate(&o, scale, &why) != MPR_OK) {
         mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler is invalid: %s", why.message);
-        return mpri_err_advice(err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
+        return mpri_err_advice(
+            err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
     }
     sc->o = o;
     sc->scale = (float)scale;
@@ -131,12 +145,15 @@ mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &why);
     if (!root || !json_is_object(root)) {
         json_decref(root);
-        mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler is not a JSON object: %s", root ? "another type" : why.text);
-        return mpri_err_advice(err, "pass what mpr_scaler_save or torch's GradScaler.state_dict gave");
+        mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler is not a JSON object: %s",
+                     root ? "another type" : why.text);
+        return mpri_err_advice(err,
+                               "pass what mpr_scaler_save or torch's GradScaler.state_dict gave");
     }
     mpr_status status;
     if (!json_object_size(root)) {
-        mpri_err_set(err, MPR_E_CHECKPOINT, "the state is empty: it comes from a disabled loss scaler");
+        mpri_err_set(err, MPR_E_CHECKPOINT,
+                     "the state is empty: it comes from a disabled loss scaler");
         status = mpri_err_advice(err, "start the scaler afresh (--fresh-scaler)");
     } else {
         status = load_root(sc, root, err);

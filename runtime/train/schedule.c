@@ -1,5 +1,6 @@
-/* The schedules of Hugging Face's get_scheduler, with its defaults: cosine over half a wave, one cycle with
- * restarts, polynomial of power 1 down to 1e-7, inverse square root with the warm-up as time scale. */
+/* The schedules of Hugging Face's get_scheduler, with its defaults: cosine over half a wave, one
+ * cycle with restarts, polynomial of power 1 down to 1e-7, inverse square root with the warm-up as
+ * time scale. */
 #include "runtime/train/schedule.h"
 
 #include <math.h>
@@ -24,12 +25,17 @@ static mpr_status parse_kind(const char *type, ScheduleKind *out, Err *err)
             return MPR_OK;
         }
     const char *near = mpri_nearest(type, kind_names, SCHEDULE_KINDS);
-    mpri_err_set(err, MPR_E_USAGE, "schedule '%s' is unknown; allowed are linear, cosine, cosine_with_restarts, polynomial, constant, "
-                 "constant_with_warmup, inverse_sqrt, reduce_lr_on_plateau", mpri_err_name(type));
-    return near ? mpri_err_advice(err, "did you mean '%s'?", near) : mpri_err_advice(err, "linear is the default");
+    mpri_err_set(err, MPR_E_USAGE,
+                 "schedule '%s' is unknown; allowed are linear, cosine, cosine_with_restarts, "
+                 "polynomial, constant, "
+                 "constant_with_warmup, inverse_sqrt, reduce_lr_on_plateau",
+                 mpri_err_name(type));
+    return near ? mpri_err_advice(err, "did you mean '%s'?", near)
+                : mpri_err_advice(err, "linear is the default");
 }
 
-mpr_status mpri_schedule_create(mpr_session *s, const mpr_schedule_options *options, mpr_schedule **out, Err *err)
+mpr_status mpri_schedule_create(mpr_session *s, const mpr_schedule_options *options,
+                                mpr_schedule **out, Err *err)
 {
     *out = NULL;
     mpr_schedule_options o;
@@ -37,8 +43,9 @@ mpr_status mpri_schedule_create(mpr_session *s, const mpr_schedule_options *opti
     ScheduleKind kind = SCHEDULE_LINEAR;
     TRY(parse_kind(o.type && *o.type ? o.type : "linear", &kind, err));
     if (!(o.warmup_steps >= 0) || !isfinite(o.warmup_steps) || o.total_steps < 0) {
-        mpri_err_set(err, MPR_E_USAGE, "schedule: warmup_steps is %g and total_steps %lld; both must be >= 0", o.warmup_steps,
-                     (long long)o.total_steps);
+        mpri_err_set(err, MPR_E_USAGE,
+                     "schedule: warmup_steps is %g and total_steps %lld; both must be >= 0",
+                     o.warmup_steps, (long long)o.total_steps);
         return mpri_err_advice(err, "a warmup_steps below 1 is a share of total_steps");
     }
     mpr_schedule *p = CONTEXT_NEW(s->ctx, mpr_schedule);
@@ -77,8 +84,7 @@ double mpri_schedule_factor(const mpr_schedule *p, int64_t updates)
     if (t < p->warmup) return t / at_least(p->warmup, 1);
     double progress = (t - p->warmup) / at_least(p->total - p->warmup, 1);
     switch (p->kind) {
-    case SCHEDULE_COSINE:
-        return at_least(0.5 * (1 + cos(M_PI * progress)), 0);
+    case SCHEDULE_COSINE: return at_least(0.5 * (1 + cos(M_PI * progress)), 0);
     case SCHEDULE_COSINE_RESTARTS:
         return progress >= 1 ? 0 : at_least(0.5 * (1 + cos(M_PI * fmod(progress, 1))), 0);
     case SCHEDULE_POLYNOMIAL: {
@@ -86,14 +92,12 @@ double mpri_schedule_factor(const mpr_schedule *p, int64_t updates)
         if (t > p->total) return end / p->base;
         return ((p->base - end) * (1 - (t - p->warmup) / (p->total - p->warmup)) + end) / p->base;
     }
-    case SCHEDULE_CONSTANT_WARMUP:
-        return 1;
+    case SCHEDULE_CONSTANT_WARMUP: return 1;
     case SCHEDULE_INVERSE_SQRT: {
         double scale = p->warmup > 0 ? p->warmup : 10000;
         return 1 / sqrt((t + scale - p->warmup) / scale);
     }
-    default:
-        return at_least((p->total - t) / at_least(p->total - p->warmup, 1), 0);
+    default: return at_least((p->total - t) / at_least(p->total - p->warmup, 1), 0);
     }
 }
 

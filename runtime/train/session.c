@@ -1,7 +1,7 @@
 /* Opening and closing a session: options copied, loss resolved, graphs prepared.
  *
- * Training and evaluation are two prepared graphs of one model: evaluation runs without autocast (unless
- * eval_autocast) and without Dropout. Both read the same parameter slots. */
+ * Training and evaluation are two prepared graphs of one model: evaluation runs without autocast
+ * (unless eval_autocast) and without Dropout. Both read the same parameter slots. */
 #include "runtime/train/session.h"
 
 #include <string.h>
@@ -15,7 +15,8 @@ mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *cons
     const char **copy = ARENA_ARRAY(a, const char *, n + 1);
     if (!copy) return mpri_err_nomem(err, (n + 1) * sizeof(*copy));
     for (size_t i = 0; i < n; i++)
-        if (!(copy[i] = mpri_arena_strdup(a, list[i]))) return mpri_err_nomem(err, strlen(list[i]) + 1);
+        if (!(copy[i] = mpri_arena_strdup(a, list[i])))
+            return mpri_err_nomem(err, strlen(list[i]) + 1);
     *out = copy;
     return MPR_OK;
 }
@@ -45,18 +46,22 @@ static mpr_status copy_options(mpr_session *s, Err *err)
 
 static mpr_status check_options(const mpr_session_options *o, Err *err)
 {
-    DType types[2] = { o->autocast, o->eval_autocast };
+    DType types[2] = {o->autocast, o->eval_autocast};
     for (int i = 0; i < 2; i++)
         if (types[i] != MPR_DTYPE_NONE && !mpri_dtype_is_low(types[i])) {
-            mpri_err_set(err, MPR_E_USAGE, "autocast type %s; allowed are float16, bfloat16 or none", mpri_dtype_long(types[i]));
+            mpri_err_set(err, MPR_E_USAGE,
+                         "autocast type %s; allowed are float16, bfloat16 or none",
+                         mpri_dtype_long(types[i]));
             return mpri_err_advice(err, "use MPR_FLOAT16, MPR_BFLOAT16 or MPR_DTYPE_NONE");
         }
     if (!(o->label_smoothing >= 0 && o->label_smoothing < 1)) {
-        mpri_err_set(err, MPR_E_USAGE, "label-smoothing-factor is %g; allowed are 0 <= factor < 1", (double)o->label_smoothing);
+        mpri_err_set(err, MPR_E_USAGE, "label-smoothing-factor is %g; allowed are 0 <= factor < 1",
+                     (double)o->label_smoothing);
         return mpri_err_advice(err, "0.1 is a usual value");
     }
     if (o->kernels && strcmp(o->kernels, "ref") && strcmp(o->kernels, "auto")) {
-        mpri_err_set(err, MPR_E_USAGE, "kernels '%s' is unknown; allowed are auto and ref", mpri_err_name(o->kernels));
+        mpri_err_set(err, MPR_E_USAGE, "kernels '%s' is unknown; allowed are auto and ref",
+                     mpri_err_name(o->kernels));
         return mpri_err_advice(err, "leave it out to use the fastest kernels");
     }
     return MPR_OK;
@@ -69,7 +74,8 @@ static const GraphOutput *find_output(const Graph *g, const char *name)
     return NULL;
 }
 
-/* "auto": a scalar output named loss, else cross-entropy for integer labels and mse for float labels. */
+/* "auto": a scalar output named loss, else cross-entropy for integer labels and mse for float
+ * labels. */
 static void resolve_loss(mpr_session *s)
 {
     const char *loss = s->o.loss;
@@ -109,7 +115,8 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
 static mpr_status load_profiles(mpr_session *s, Err *err)
 {
     const char *name = s->o.autocast_profile ? s->o.autocast_profile : "torch-cuda";
-    if (s->o.autocast != MPR_DTYPE_NONE) TRY(mpri_profile_load(name, s->o.keep_fp32, &s->arena, &s->profile, err));
+    if (s->o.autocast != MPR_DTYPE_NONE)
+        TRY(mpri_profile_load(name, s->o.keep_fp32, &s->arena, &s->profile, err));
     if (s->o.eval_autocast != MPR_DTYPE_NONE)
         TRY(mpri_profile_load(name, s->o.keep_fp32, &s->arena, &s->eval_profile, err));
     return MPR_OK;
@@ -120,7 +127,8 @@ static mpr_status check_rules_matched(mpr_session *s, Err *err)
     if (!s->profile) return MPR_OK;
     const char *const *left = mpri_profile_unmatched(s->profile, &s->arena);
     if (!left || !left[0]) return MPR_OK;
-    mpri_err_set(err, MPR_E_USAGE, "precision rule '%s' matches no node of the model", mpri_err_name(left[0]));
+    mpri_err_set(err, MPR_E_USAGE, "precision rule '%s' matches no node of the model",
+                 mpri_err_name(left[0]));
     return mpri_err_advice(err, "operators and node names are listed by mpr-inspect --precision");
 }
 
@@ -134,7 +142,11 @@ static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {
-        .scratch = &scratch, .alloc = &s->ctx->alloc, .log = &s->ctx->log, .o = &s->pass[mode], .ref = &s->device->kernels,
+        .scratch = &scratch,
+        .alloc = &s->ctx->alloc,
+        .log = &s->ctx->log,
+        .o = &s->pass[mode],
+        .ref = &s->device->kernels,
     };
     mpr_status status = mpri_passes_run(&ctx, STAGE_PREPARE, g, err);
     mpri_arena_destroy(&scratch);
@@ -151,7 +163,7 @@ static mpr_status list_inputs(mpr_session *s, Err *err)
     if (!s->inputs) return mpri_err_nomem(err, 0);
     for (int i = 0; i < g->n_inputs; i++) {
         const Value *v = g->inputs[i].value;
-        s->inputs[i] = (SessionInput){ .name = v->name, .dtype = v->dtype, .declared = v->shape };
+        s->inputs[i] = (SessionInput){.name = v->name, .dtype = v->dtype, .declared = v->shape};
     }
     s->n_inputs = g->n_inputs;
     return MPR_OK;
@@ -176,7 +188,8 @@ static mpr_status open_session(mpr_session *s, Err *err)
     return mpri_store_add_graph(&s->store, s->graph[MODE_TRAIN], err);
 }
 
-mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options, mpr_session **out, Err *err)
+mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options,
+                             mpr_session **out, Err *err)
 {
     *out = NULL;
     mpr_session_options o;

@@ -1,12 +1,13 @@
 /* Session: a model made trainable.
  *
- * Life: open (clone the model's graph, choose trained parameters, make slots, run the prepare passes once
- * for training and once for evaluation) -> bind inputs -> forward, backward, evaluate (a plan per bound
- * shapes, cached) -> close. Persistent memory lies in the store, keyed by slot name; all plans of a session
- * share one arena memory, which only grows when a plan is made, never inside a step.
+ * Life: open (clone the model's graph, choose trained parameters, make slots, run the prepare
+ * passes once for training and once for evaluation) -> bind inputs -> forward, backward, evaluate
+ * (a plan per bound shapes, cached) -> close. Persistent memory lies in the store, keyed by slot
+ * name; all plans of a session share one arena memory, which only grows when a plan is made, never
+ * inside a step.
  *
- * Gradient buffers carry a small record each (present, scaled, generation): the order rules of the loss
- * scaler are decided by it, see scaler.c. */
+ * Gradient buffers carry a small record each (present, scaled, generation): the order rules of the
+ * loss scaler are decided by it, see scaler.c. */
 #ifndef MPRI_TRAIN_SESSION_H
 #define MPRI_TRAIN_SESSION_H
 
@@ -17,19 +18,19 @@
 typedef enum SessionMode { MODE_TRAIN, MODE_EVAL, SESSION_MODES } SessionMode;
 
 typedef struct SessionParam {
-    int index;               /* into graph->params */
-    const char *name;        /* initializer */
+    int index;        /* into graph->params */
+    const char *name; /* initializer */
     const char *public_name;
-    const char *slot;        /* "param:<name>" */
-    const char *grad_slot;   /* "grad:<name>" */
+    const char *slot;      /* "param:<name>" */
+    const char *grad_slot; /* "grad:<name>" */
     Shape shape;
     int64_t n;
     mpr_optimizer *owner;
     /* gradient buffer */
-    bool present;            /* something was written since it was zeroed */
-    bool scaled;             /* by `scaler`, and not unscaled yet */
-    bool unscaled;           /* mpr_scaler_unscale went over it */
-    int64_t generation;      /* of its first write since it was zeroed */
+    bool present;       /* something was written since it was zeroed */
+    bool scaled;        /* by `scaler`, and not unscaled yet */
+    bool unscaled;      /* mpr_scaler_unscale went over it */
+    int64_t generation; /* of its first write since it was zeroed */
 } SessionParam;
 
 typedef struct SessionInput {
@@ -38,7 +39,7 @@ typedef struct SessionInput {
     Shape declared;
     int rank;
     int64_t dims[MPRI_MAX_RANK];
-    void *data;              /* what was bound, in `dtype` */
+    void *data; /* what was bound, in `dtype` */
     size_t bytes, capacity;
     bool bound;
 } SessionInput;
@@ -46,10 +47,9 @@ typedef struct SessionInput {
 typedef struct SessionPlan {
     SessionMode mode;
     Plan *plan;
-    int64_t *key;            /* rank and dims of every input */
-    Value **inputs;          /* plan's value per session input, NULL when the plan does not read it */
-    bool *writes_grad;       /* per session parameter */
-    const char **output_name;
+    int64_t *key;      /* rank and dims of every input */
+    Value **inputs;    /* plan's value per session input, NULL when the plan does not read it */
+    bool *writes_grad; /* per session parameter */
     struct SessionPlan *next;
 } SessionPlan;
 
@@ -57,12 +57,12 @@ struct mpr_session {
     Handle h;
     mpr_context *ctx;
     mpr_model *model;
-    Arena arena;             /* options, graphs, tables */
+    Arena arena; /* options, graphs, tables */
     Device *device;
     Store store;
     bool store_ready;
-    mpr_session_options o;   /* strings copied */
-    const char *loss;        /* resolved: NULL, "cross-entropy", "mse", "output:NAME" … */
+    mpr_session_options o; /* strings copied */
+    const char *loss;      /* resolved: NULL, "cross-entropy", "mse", "output:NAME" … */
     int64_t ignore_index;
     Profile *profile, *eval_profile;
     PassOptions pass[SESSION_MODES];
@@ -72,24 +72,25 @@ struct mpr_session {
     SessionInput *inputs;
     int n_inputs;
     SessionPlan *plans;
-    void *memory;            /* shared arena of the plans */
+    void *memory; /* shared arena of the plans */
     size_t memory_bytes;
-    SessionPlan *current;    /* plan of the last forward or evaluate, NULL when inputs changed shape */
-    bool forward_done;       /* a backward may follow */
+    SessionPlan *current; /* plan of the last forward or evaluate, NULL when inputs changed shape */
+    bool forward_done;    /* a backward may follow */
     bool outputs_valid;
     float last_loss;
     float loss_divisor;
-    uint64_t forward_count;  /* number of training forwards: counter of the random operators */
-    int64_t generation;      /* window generation, advanced by the scaler */
-    mpr_scaler *scalers;     /* list: their order rules hold for all gradients */
-    void *fetch;             /* conversion buffer of mpr_session_output */
+    uint64_t forward_count; /* number of training forwards: counter of the random operators */
+    int64_t generation;     /* window generation, advanced by the scaler */
+    mpr_scaler *scalers;    /* list: their order rules hold for all gradients */
+    void *fetch;            /* conversion buffer of mpr_session_output */
     size_t fetch_bytes;
-    int optimizers;          /* made so far: numbers their slots */
-    int children;            /* optimizers, scalers, datasets … alive */
+    int optimizers; /* made so far: numbers their slots */
+    int children;   /* optimizers, scalers, datasets … alive */
 };
 
 /* ---- life (session.c) ---- */
-mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options, mpr_session **out, Err *err);
+mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options,
+                             mpr_session **out, Err *err);
 void mpri_session_close(mpr_session *s);
 /* Copies NULL-terminated strings into an arena; NULL stays NULL. */
 mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *const **out, Err *err);
@@ -98,19 +99,26 @@ mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *cons
 /* Applies freeze/train_only to the clone and makes slots of the trained parameters. */
 mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err);
 mpr_status mpri_session_list_params(mpr_session *s, const Graph *g, Err *err);
-/* Slot "param:<name>" in f32 instead of each trained constant, with a cast to the file's type where it differs. */
+/* Slot "param:<name>" in f32 instead of each trained constant, with a cast to the file's type where
+ * it differs. */
 mpr_status mpri_graph_make_param_slots(Graph *g, Err *err);
 /* By initializer name or public name; MPR_E_USAGE offers the nearest. */
 mpr_status mpri_session_find_param(mpr_session *s, const char *name, SessionParam **out, Err *err);
-mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err);
-mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
-mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err);
-mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
+mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data, int64_t count,
+                                  Err *err);
+mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float *data,
+                                  int64_t count, Err *err);
+mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, int64_t count,
+                                 Err *err);
+mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *data, int64_t count,
+                                 Err *err);
 /* A further backward by hand: added in f32, with the order rules of mpr_session_backward. */
-mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *data, int64_t count, Err *err);
+mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *data, int64_t count,
+                                 Err *err);
 mpr_status mpri_session_zero_grad(mpr_session *s, Err *err);
 /* The slot of the store; made (zeroed) when it is not there yet. */
-mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t, const Shape *shape, int param, StoreSlot **out, Err *err);
+mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t,
+                             const Shape *shape, int param, StoreSlot **out, Err *err);
 mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err);
 
 /* ---- plans (session_plan.c) ---- */
@@ -124,7 +132,8 @@ mpr_status mpri_session_plan_print(mpr_session *s, char **text, Err *err);
 mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *err);
 
 /* ---- running (session_run.c) ---- */
-mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype, const int64_t *dims, int rank, Err *err);
+mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype,
+                             const int64_t *dims, int rank, Err *err);
 mpr_status mpri_session_forward(mpr_session *s, float *loss, Err *err);
 mpr_status mpri_session_evaluate(mpr_session *s, float *loss, Err *err);
 mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err);
@@ -132,12 +141,14 @@ mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out
 mpr_status mpri_session_label_count(mpr_session *s, double *count, Err *err);
 /* Some scaler of the session is enabled: gradients that are set by hand count as scaled. */
 bool mpri_session_scales(const mpr_session *s);
-SessionInput *mpri_session_find_input(mpr_session *s, const char *name); /* NULL when there is none */
+SessionInput *mpri_session_find_input(mpr_session *s,
+                                      const char *name); /* NULL when there is none */
 /* Name under which labels are bound: of the options, else "labels". */
 const char *mpri_session_labels(const mpr_session *s);
 
 /* ---- forensics (forensics.c) ---- */
-/* First non-finite tensor of the last forward (and backward): text into buf. False when all are finite. */
+/* First non-finite tensor of the last forward (and backward): text into buf. False when all are
+ * finite. */
 bool mpri_session_first_bad(mpr_session *s, bool backward, char *buf, size_t size);
 /* First non-finite parameter gradient as it lies in its buffer: cheap, one sweep. */
 bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size);

@@ -1,6 +1,8 @@
-/* Parameters of a session: which are trained, their FP32 masters, their gradient buffers, and export.
+/* Parameters of a session: which are trained, their FP32 masters, their gradient buffers, and
+ * export.
  *
- * A gradient buffer without contents is not zeroed but marked absent: the next backward overwrites it. */
+ * A gradient buffer without contents is not zeroed but marked absent: the next backward overwrites
+ * it. */
 #include "runtime/train/session.h"
 #include "runtime/train/scaler.h"
 
@@ -21,13 +23,16 @@ static mpr_status no_match(const char *option, const char *glob, const Graph *g,
         if (g->params[i].public_name) names[n++] = g->params[i].public_name;
     }
     const char *near = names ? mpri_nearest(glob, names, n) : NULL;
-    mpri_err_set(err, MPR_E_USAGE, "%s '%s' matches none of the %d parameters", option, mpri_err_name(glob), g->n_params);
+    mpri_err_set(err, MPR_E_USAGE, "%s '%s' matches none of the %d parameters", option,
+                 mpri_err_name(glob), g->n_params);
     if (near) return mpri_err_advice(err, "did you mean '%s'?", mpri_err_name(near));
     return mpri_err_advice(err, "list the parameters with mpr-inspect --params");
 }
 
-/* A glob that matches no parameter is an error, so that a typing mistake never trains the wrong part. */
-static mpr_status check_globs(const char *option, const char *const *globs, const Graph *g, Arena *a, Err *err)
+/* A glob that matches no parameter is an error, so that a typing mistake never trains the wrong
+ * part. */
+static mpr_status check_globs(const char *option, const char *const *globs, const Graph *g,
+                              Arena *a, Err *err)
 {
     for (; globs && *globs; globs++) {
         bool hit = false;
@@ -50,11 +55,15 @@ static mpr_status nothing_to_train(const Graph *g, Err *err)
     char reasons[1024] = "";
     for (int i = 0; i < g->n_params && i < 3; i++) {
         size_t used = strlen(reasons);
-        snprintf(reasons + used, sizeof(reasons) - used, "%s'%s': %s", i ? "; " : ": ", mpri_err_name(g->params[i].name),
+        snprintf(reasons + used, sizeof(reasons) - used, "%s'%s': %s", i ? "; " : ": ",
+                 mpri_err_name(g->params[i].name),
                  g->params[i].reason ? g->params[i].reason : "not trained");
     }
-    mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "the model has no trainable parameter (%d float initializers)%s", g->n_params, reasons);
-    return mpri_err_advice(err, "mpr-inspect --params tells why each tensor is not trained; export with weights as initializers");
+    mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE,
+                 "the model has no trainable parameter (%d float initializers)%s", g->n_params,
+                 reasons);
+    return mpri_err_advice(err, "mpr-inspect --params tells why each tensor is not trained; export "
+                                "with weights as initializers");
 }
 
 mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err)
@@ -77,7 +86,8 @@ mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err)
     }
     if (!s->loss || trained) return MPR_OK;
     if (trainable) {
-        mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE, "all %d trainable parameters are frozen by freeze or train-only", trainable);
+        mpri_err_set(err, MPR_E_NOT_DIFFERENTIABLE,
+                     "all %d trainable parameters are frozen by freeze or train-only", trainable);
         return mpri_err_advice(err, "leave at least one parameter to train");
     }
     return nothing_to_train(g, err);
@@ -94,11 +104,13 @@ mpr_status mpri_graph_make_param_slots(Graph *g, Err *err)
         mpri_text_add(&name, "param:%s", p->name);
         const char *slot_name = name.failed ? NULL : mpri_intern(g->names, name.text);
         mpri_text_free(&name);
-        Value *slot = slot_name ? mpri_value_slot(g, slot_name, SLOT_PARAM, MPR_FLOAT32, &old->shape, i, old->data, old->dtype) : NULL;
+        Value *slot = slot_name ? mpri_value_slot(g, slot_name, SLOT_PARAM, MPR_FLOAT32,
+                                                  &old->shape, i, old->data, old->dtype)
+                                : NULL;
         if (!slot) return mpri_err_nomem(err, 0);
         Value *use = slot;
         if (old->dtype != MPR_FLOAT32) {
-            Builder b = { .g = g, .before = g->first, .scope = p->name, .err = err };
+            Builder b = {.g = g, .before = g->first, .scope = p->name, .err = err};
             use = mpri_build_cast(&b, slot, old->dtype);
             if (!use) return b.failed != MPR_OK ? b.failed : mpri_err_nomem(err, 0);
         }
@@ -125,7 +137,8 @@ mpr_status mpri_session_list_params(mpr_session *s, const Graph *g, Err *err)
         sp->shape = p->value->shape;
         if (!sp->slot || !sp->grad_slot) return mpri_err_nomem(err, 0);
         if (!mpri_size_elements(sp->shape.rank, sp->shape.d, &sp->n))
-            return mpri_err_set(err, MPR_E_SHAPE, "parameter '%s' has no constant shape", mpri_err_name(p->name));
+            return mpri_err_set(err, MPR_E_SHAPE, "parameter '%s' has no constant shape",
+                                mpri_err_name(p->name));
     }
     return MPR_OK;
 }
@@ -144,7 +157,8 @@ mpr_status mpri_session_find_param(mpr_session *s, const char *name, SessionPara
     const char **names = ARENA_ARRAY(&scratch, const char *, s->n_params + 1);
     for (int i = 0; names && i < s->n_params; i++) names[i] = s->params[i].public_name;
     if (names) near = mpri_nearest(name, names, (size_t)s->n_params);
-    mpri_err_set(err, MPR_E_USAGE, "no trained parameter is named '%s' (there are %d)", mpri_err_name(name), s->n_params);
+    mpri_err_set(err, MPR_E_USAGE, "no trained parameter is named '%s' (there are %d)",
+                 mpri_err_name(name), s->n_params);
     if (near) mpri_err_advice(err, "did you mean '%s'?", mpri_err_name(near));
     mpri_err_advice(err, "list the parameters with mpr-inspect --params");
     mpri_arena_destroy(&scratch);
@@ -166,12 +180,13 @@ void mpri_param_describe(const Param *p, mpr_parameter_info *out)
 static mpr_status check_count(const SessionParam *p, int64_t count, Err *err)
 {
     if (count == p->n) return MPR_OK;
-    mpri_err_set(err, MPR_E_SHAPE, "parameter '%s' has %lld elements, %lld were given", mpri_err_name(p->public_name),
-                 (long long)p->n, (long long)count);
+    mpri_err_set(err, MPR_E_SHAPE, "parameter '%s' has %lld elements, %lld were given",
+                 mpri_err_name(p->public_name), (long long)p->n, (long long)count);
     return mpri_err_advice(err, "pass the whole tensor");
 }
 
-mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t, const Shape *shape, int param, StoreSlot **out, Err *err)
+mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t,
+                             const Shape *shape, int param, StoreSlot **out, Err *err)
 {
     *out = mpri_store_find(&s->store, name);
     if (*out) return MPR_OK;
@@ -181,7 +196,8 @@ mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DT
     Graph *g = names ? mpri_graph_create(&arena, names, mpri_op_table()) : NULL;
     const char *slot_name = g ? mpri_intern(names, name) : NULL;
     mpr_status status = MPR_OK;
-    if (!slot_name || !mpri_value_slot(g, slot_name, cls, t, shape, param, NULL, t)) status = mpri_err_nomem(err, 0);
+    if (!slot_name || !mpri_value_slot(g, slot_name, cls, t, shape, param, NULL, t))
+        status = mpri_err_nomem(err, 0);
     if (status == MPR_OK) status = mpri_store_add_graph(&s->store, g, err);
     mpri_arena_destroy(&arena);
     TRY(status);
@@ -196,10 +212,12 @@ static mpr_status param_slot(mpr_session *s, SessionParam *p, StoreSlot **out, E
 
 static mpr_status grad_slot(mpr_session *s, SessionParam *p, StoreSlot **out, Err *err)
 {
-    return mpri_session_slot(s, p->grad_slot, SLOT_GRAD, MPR_FLOAT32, &p->shape, p->index, out, err);
+    return mpri_session_slot(s, p->grad_slot, SLOT_GRAD, MPR_FLOAT32, &p->shape, p->index, out,
+                             err);
 }
 
-mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err)
+mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data, int64_t count,
+                                  Err *err)
 {
     SessionParam *p;
     StoreSlot *slot;
@@ -209,7 +227,8 @@ mpr_status mpri_session_param_get(mpr_session *s, const char *name, float *data,
     return s->device->copy_out(s->device, data, slot->data, slot->bytes, err);
 }
 
-mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err)
+mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float *data,
+                                  int64_t count, Err *err)
 {
     SessionParam *p;
     StoreSlot *slot;
@@ -219,7 +238,8 @@ mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float 
     return s->device->copy_in(s->device, slot->data, data, slot->bytes, err);
 }
 
-mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, int64_t count, Err *err)
+mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, int64_t count,
+                                 Err *err)
 {
     SessionParam *p;
     StoreSlot *slot;
@@ -248,7 +268,8 @@ static void mark_written(mpr_session *s, SessionParam *p)
     p->generation = s->generation;
 }
 
-mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *data, int64_t count, Err *err)
+mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *data, int64_t count,
+                                 Err *err)
 {
     SessionParam *p;
     StoreSlot *slot;
@@ -260,7 +281,8 @@ mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *
     return MPR_OK;
 }
 
-mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *data, int64_t count, Err *err)
+mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *data, int64_t count,
+                                 Err *err)
 {
     SessionParam *p;
     StoreSlot *slot;
@@ -303,10 +325,12 @@ mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err)
         status = param_slot(s, &s->params[i], &slot, err);
         float *host = status == MPR_OK ? mpri_arena_alloc(&arena, slot->bytes) : NULL;
         if (status == MPR_OK && !host) status = mpri_err_nomem(err, slot->bytes);
-        if (status == MPR_OK) status = s->device->copy_out(s->device, host, slot->data, slot->bytes, err);
-        patches[i] = (WeightPatch){ .name = s->params[i].name, .data = host, .n = s->params[i].n };
+        if (status == MPR_OK)
+            status = s->device->copy_out(s->device, host, slot->data, slot->bytes, err);
+        patches[i] = (WeightPatch){.name = s->params[i].name, .data = host, .n = s->params[i].n};
     }
-    if (status == MPR_OK) status = mpri_export_file(s->model->m, path, patches, s->n_params, &s->ctx->alloc, err);
+    if (status == MPR_OK)
+        status = mpri_export_file(s->model->m, path, patches, s->n_params, &s->ctx->alloc, err);
     mpri_arena_destroy(&arena);
     return status;
 }

@@ -1,7 +1,8 @@
 /* Plans of a session: one per mode and bound shapes, cached; all share one arena memory.
  *
- * Memory grows only here, when a plan is made: the old block goes, the new one is given to every plan. The
- * values of the last forward are gone then, which is why making a plan invalidates `forward_done`. */
+ * Memory grows only here, when a plan is made: the old block goes, the new one is given to every
+ * plan. The values of the last forward are gone then, which is why making a plan invalidates
+ * `forward_done`. */
 #include "runtime/train/session.h"
 
 #include <string.h>
@@ -19,7 +20,8 @@ static void fill_key(const mpr_session *s, int64_t *key)
         const SessionInput *in = &s->inputs[i];
         int64_t *k = key + i * (1 + MPRI_MAX_RANK);
         k[0] = in->bound ? in->rank : -1;
-        for (int d = 0; d < MPRI_MAX_RANK; d++) k[1 + d] = in->bound && d < in->rank ? in->dims[d] : 0;
+        for (int d = 0; d < MPRI_MAX_RANK; d++)
+            k[1 + d] = in->bound && d < in->rank ? in->dims[d] : 0;
     }
 }
 
@@ -41,7 +43,8 @@ static mpr_status need_inputs(mpr_session *s, const Graph *g, Err *err)
         const SessionInput *in = mpri_session_find_input(s, g->inputs[i].value->name);
         const Value *v = g->inputs[i].value;
         if ((in && in->bound) || (!v->n_uses && !v->n_outputs)) continue;
-        mpri_err_set(err, MPR_E_DATA, "input '%s' is not bound", mpri_err_name(g->inputs[i].value->name));
+        mpri_err_set(err, MPR_E_DATA, "input '%s' is not bound",
+                     mpri_err_name(g->inputs[i].value->name));
         return mpri_err_advice(err, "bind every input with mpr_session_bind before the pass");
     }
     return MPR_OK;
@@ -51,13 +54,15 @@ static mpr_status bind_dims(mpr_session *s, const Graph *g, DimBinding *binding,
 {
     for (int i = 0; i < g->n_inputs; i++) {
         const SessionInput *in = mpri_session_find_input(s, g->inputs[i].value->name);
-        if (in && in->bound) TRY(mpri_bind_input(g, binding, g->inputs[i].value, in->rank, in->dims, err));
+        if (in && in->bound)
+            TRY(mpri_bind_input(g, binding, g->inputs[i].value, in->rank, in->dims, err));
     }
     return MPR_OK;
 }
 
 /* A graph with the bound dims, after all bind passes, in `arena`. */
-static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bool no_fuse, Graph **out, Err *err)
+static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bool no_fuse,
+                              Graph **out, Err *err)
 {
     Graph *g = mpri_graph_clone(s->graph[mode], arena);
     if (!g) return mpri_err_nomem(err, 0);
@@ -71,7 +76,12 @@ static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bo
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {
-        .scratch = &scratch, .alloc = &s->ctx->alloc, .log = &s->ctx->log, .o = &o, .ref = &s->device->kernels, .binding = binding,
+        .scratch = &scratch,
+        .alloc = &s->ctx->alloc,
+        .log = &s->ctx->log,
+        .o = &o,
+        .ref = &s->device->kernels,
+        .binding = binding,
     };
     mpr_status status = mpri_passes_run(&ctx, STAGE_BIND, g, err);
     mpri_arena_destroy(&scratch);
@@ -89,7 +99,7 @@ static mpr_status make_plan(mpr_session *s, SessionMode mode, bool keep_all, Pla
         mpri_arena_destroy(&arena);
         return status;
     }
-    PlanOptions o = { .kernels = s->o.kernels, .keep_all = keep_all };
+    PlanOptions o = {.kernels = s->o.kernels, .keep_all = keep_all};
     return mpri_plan_create(s->device, &s->store, g, arena, &o, out, err);
 }
 
@@ -97,10 +107,13 @@ static mpr_status check_memory(const mpr_session *s, const Plan *p, Err *err)
 {
     int64_t limit = mpri_context_memory(s->ctx);
     size_t need = p->arena_bytes;
-    for (int c = SLOT_PARAM; c <= SLOT_STATE; c++) need += mpri_store_bytes(&s->store, (SlotClass)c);
+    for (int c = SLOT_PARAM; c <= SLOT_STATE; c++)
+        need += mpri_store_bytes(&s->store, (SlotClass)c);
     if ((uint64_t)need <= (uint64_t)limit) return MPR_OK;
-    mpri_err_set(err, MPR_E_NOMEM, "these shapes need %zu bytes (%zu of them activations and workspace), allowed are %lld", need,
-                 p->arena_bytes, (long long)limit);
+    mpri_err_set(
+        err, MPR_E_NOMEM,
+        "these shapes need %zu bytes (%zu of them activations and workspace), allowed are %lld",
+        need, p->arena_bytes, (long long)limit);
     return mpri_err_advice(err, "use a smaller batch, or raise mpr_limits.memory_bytes");
 }
 

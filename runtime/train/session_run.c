@@ -1,8 +1,8 @@
 /* Binding inputs and running passes of a session.
  *
- * Inputs are kept in the session, in the graph's type, and copied into the plan's buffers right before each
- * forward: the plan reuses those buffers for activations. Checks of ids and labels happen inside the kernels
- * that read them, which is before anything persistent is written. */
+ * Inputs are kept in the session, in the graph's type, and copied into the plan's buffers right
+ * before each forward: the plan reuses those buffers for activations. Checks of ids and labels
+ * happen inside the kernels that read them, which is before anything persistent is written. */
 #include "runtime/train/session.h"
 #include "runtime/train/scaler.h"
 
@@ -24,25 +24,29 @@ static mpr_status unknown_input(mpr_session *s, const char *name, Err *err)
 {
     Text list;
     mpri_text_init(&list, &s->ctx->alloc);
-    for (int i = 0; i < s->n_inputs; i++) mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(s->inputs[i].name));
-    mpri_err_set(err, MPR_E_DATA, "the model has no input '%s'; it has %s", mpri_err_name(name), s->n_inputs ? list.text : "none");
+    for (int i = 0; i < s->n_inputs; i++)
+        mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(s->inputs[i].name));
+    mpri_err_set(err, MPR_E_DATA, "the model has no input '%s'; it has %s", mpri_err_name(name),
+                 s->n_inputs ? list.text : "none");
     mpri_text_free(&list);
     return mpri_err_advice(err, "use one of the names listed");
 }
 
-static mpr_status check_shape(mpr_session *s, const SessionInput *in, const int64_t *dims, int rank, Err *err)
+static mpr_status check_shape(mpr_session *s, const SessionInput *in, const int64_t *dims, int rank,
+                              Err *err)
 {
     bool fits = in->declared.rank < 0 || in->declared.rank == rank;
     for (int i = 0; fits && i < rank && in->declared.rank >= 0; i++)
         fits = !mpri_dim_const(in->declared.d[i]) || in->declared.d[i] == dims[i];
     if (fits) return MPR_OK;
     char want[256], have[256];
-    Shape shape = { .rank = rank };
+    Shape shape = {.rank = rank};
     memcpy(shape.d, dims, (size_t)rank * sizeof(*dims));
     SymTab *sym = s->graph[MODE_TRAIN]->sym;
     mpri_shape_print(sym, &in->declared, want, sizeof(want));
     mpri_shape_print(sym, &shape, have, sizeof(have));
-    mpri_err_set(err, MPR_E_SHAPE, "input '%s' has shape %s, the model says %s", mpri_err_name(in->name), have, want);
+    mpri_err_set(err, MPR_E_SHAPE, "input '%s' has shape %s, the model says %s",
+                 mpri_err_name(in->name), have, want);
     return mpri_err_advice(err, "only the symbolic dims may change from batch to batch");
 }
 
@@ -70,8 +74,9 @@ static mpr_status copy_values(SessionInput *in, const void *data, DType dtype, i
     for (int64_t i = 0; i < n; i++) {
         int64_t v = ((const int64_t *)data)[i];
         if (v < INT32_MIN || v > INT32_MAX) {
-            mpri_err_set(err, MPR_E_INDEX, "input '%s': position %lld holds %lld, which does not fit int32", mpri_err_name(in->name),
-                         (long long)i, (long long)v);
+            mpri_err_set(err, MPR_E_INDEX,
+                         "input '%s': position %lld holds %lld, which does not fit int32",
+                         mpri_err_name(in->name), (long long)i, (long long)v);
             return mpri_err_advice(err, "the model reads int32 here");
         }
         ((int32_t *)in->data)[i] = (int32_t)v;
@@ -79,29 +84,36 @@ static mpr_status copy_values(SessionInput *in, const void *data, DType dtype, i
     return MPR_OK;
 }
 
-mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype, const int64_t *dims, int rank, Err *err)
+mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype,
+                             const int64_t *dims, int rank, Err *err)
 {
     SessionInput *in = mpri_session_find_input(s, name);
     if (!in) return unknown_input(s, name, err);
     if (rank < 0 || rank > MPRI_MAX_RANK) {
-        mpri_err_set(err, MPR_E_SHAPE, "input '%s': rank %d; allowed are 0 to %d", mpri_err_name(name), rank, MPRI_MAX_RANK);
+        mpri_err_set(err, MPR_E_SHAPE, "input '%s': rank %d; allowed are 0 to %d",
+                     mpri_err_name(name), rank, MPRI_MAX_RANK);
         return mpri_err_advice(err, "reshape the data");
     }
-    bool ints = (dtype == MPR_INT32 || dtype == MPR_INT64) && (in->dtype == MPR_INT32 || in->dtype == MPR_INT64);
+    bool ints = (dtype == MPR_INT32 || dtype == MPR_INT64) &&
+                (in->dtype == MPR_INT32 || in->dtype == MPR_INT64);
     if (dtype != in->dtype && !ints) {
-        mpri_err_set(err, MPR_E_TYPE, "input '%s' is %s, the model reads %s", mpri_err_name(name), mpri_dtype_long(dtype),
-                     mpri_dtype_long(in->dtype));
-        return mpri_err_advice(err, "convert the data; only int32 and int64 are converted into each other");
+        mpri_err_set(err, MPR_E_TYPE, "input '%s' is %s, the model reads %s", mpri_err_name(name),
+                     mpri_dtype_long(dtype), mpri_dtype_long(in->dtype));
+        return mpri_err_advice(
+            err, "convert the data; only int32 and int64 are converted into each other");
     }
     int64_t n;
     if (!mpri_size_elements(rank, dims, &n)) {
-        mpri_err_set(err, MPR_E_SHAPE, "input '%s': a dim is negative, or the product of the dims overflows", mpri_err_name(name));
+        mpri_err_set(err, MPR_E_SHAPE,
+                     "input '%s': a dim is negative, or the product of the dims overflows",
+                     mpri_err_name(name));
         return mpri_err_advice(err, "pass dims >= 0");
     }
     if (n) TRY(mpri_api_pointer(data, "data", err));
     TRY(check_shape(s, in, dims, rank, err));
     size_t bytes;
-    if (!mpri_size_mul((size_t)n, mpri_dtype_size(in->dtype), &bytes)) return mpri_err_nomem(err, SIZE_MAX);
+    if (!mpri_size_mul((size_t)n, mpri_dtype_size(in->dtype), &bytes))
+        return mpri_err_nomem(err, SIZE_MAX);
     TRY(reserve(s, in, bytes, err));
     s->forward_done = false;
     in->bound = false;
@@ -117,7 +129,8 @@ static mpr_status feed(mpr_session *s, const SessionPlan *sp, Err *err)
 {
     for (int i = 0; i < s->n_inputs; i++) {
         void *to = sp->inputs[i] ? mpri_plan_value_data(sp->plan, sp->inputs[i]) : NULL;
-        if (to && s->inputs[i].bytes) TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
+        if (to && s->inputs[i].bytes)
+            TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
     }
     return MPR_OK;
 }
@@ -169,11 +182,14 @@ static mpr_status set_state(mpr_session *s, const char *name, DType t, const voi
 {
     StoreSlot *slot = mpri_store_find(&s->store, name);
     if (!slot) return MPR_OK; /* the plan has no such slot: nothing reads it */
-    if (slot->dtype != t) return mpri_err_set(err, MPR_E_INTERNAL, "slot '%s' has type %s", name, mpri_dtype_name(slot->dtype));
+    if (slot->dtype != t)
+        return mpri_err_set(err, MPR_E_INTERNAL, "slot '%s' has type %s", name,
+                            mpri_dtype_name(slot->dtype));
     return s->device->copy_in(s->device, slot->data, value, mpri_dtype_size(t), err);
 }
 
-/* 0: every buffer is written anew; 1: all are added to, those without contents are zeroed before. */
+/* 0: every buffer is written anew; 1: all are added to, those without contents are zeroed
+ * before. */
 static mpr_status prepare_buffers(mpr_session *s, const SessionPlan *sp, Err *err)
 {
     int32_t accumulate = 0;
@@ -190,12 +206,15 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
 {
     if (!s->forward_done) {
         mpri_err_set(err, MPR_E_ORDER, "backward without a forward pass before it");
-        return mpri_err_advice(err, "call mpr_session_forward with the batch bound; each backward needs its own forward");
+        return mpri_err_advice(
+            err,
+            "call mpr_session_forward with the batch bound; each backward needs its own forward");
     }
     const SessionPlan *sp = s->current;
     bool scaled = scaler && mpri_scaler_enabled(scaler);
     for (int i = 0; i < s->n_params; i++)
-        if (s->params[i].present && sp->writes_grad[i]) TRY(mpri_scaler_check_add(s, &s->params[i], err));
+        if (s->params[i].present && sp->writes_grad[i])
+            TRY(mpri_scaler_check_add(s, &s->params[i], err));
     float seed = 1.0f / s->loss_divisor;
     if (scaled) seed = mpri_scaler_begin(scaler) / s->loss_divisor;
     TRY(set_state(s, "loss_seed", MPR_FLOAT32, &seed, err));
@@ -220,8 +239,10 @@ static mpr_status unknown_output(mpr_session *s, const char *name, Err *err)
     const Graph *g = s->current->plan->graph;
     Text list;
     mpri_text_init(&list, &s->ctx->alloc);
-    for (int i = 0; i < g->n_outputs; i++) mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(g->outputs[i].name));
-    mpri_err_set(err, MPR_E_USAGE, "no output '%s'; there are %s", mpri_err_name(name), g->n_outputs ? list.text : "none");
+    for (int i = 0; i < g->n_outputs; i++)
+        mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(g->outputs[i].name));
+    mpri_err_set(err, MPR_E_USAGE, "no output '%s'; there are %s", mpri_err_name(name),
+                 g->n_outputs ? list.text : "none");
     mpri_text_free(&list);
     return mpri_err_advice(err, "use one of the names listed");
 }
@@ -229,7 +250,8 @@ static mpr_status unknown_output(mpr_session *s, const char *name, Err *err)
 mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out, Err *err)
 {
     if (!s->current || !s->outputs_valid) {
-        mpri_err_set(err, MPR_E_ORDER, "no outputs: no forward or evaluate has run since the shapes changed");
+        mpri_err_set(err, MPR_E_ORDER,
+                     "no outputs: no forward or evaluate has run since the shapes changed");
         return mpri_err_advice(err, "call mpr_session_forward or mpr_session_evaluate first");
     }
     const Value *v = mpri_plan_output(s->current->plan, name);
@@ -239,7 +261,7 @@ mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out
     int64_t n;
     if (!mpri_size_elements(v->shape.rank, v->shape.d, &n) || (!data && n))
         return mpri_err_set(err, MPR_E_INTERNAL, "output '%s' has no buffer", mpri_err_name(name));
-    *out = (mpr_tensor){ .data = data, .dtype = v->dtype, .rank = v->shape.rank };
+    *out = (mpr_tensor){.data = data, .dtype = v->dtype, .rank = v->shape.rank};
     for (int i = 0; i < v->shape.rank; i++) out->dims[i] = v->shape.d[i];
     if (!mpri_dtype_is_low(v->dtype)) return MPR_OK;
     size_t bytes = (size_t)n * sizeof(float);
@@ -250,7 +272,8 @@ mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out
         s->fetch = fetch;
         s->fetch_bytes = bytes;
     }
-    for (int64_t i = 0; i < n; i++) ((float *)s->fetch)[i] = (float)mpri_load_f64(v->dtype, data, i);
+    for (int64_t i = 0; i < n; i++)
+        ((float *)s->fetch)[i] = (float)mpri_load_f64(v->dtype, data, i);
     out->data = s->fetch;
     out->dtype = MPR_FLOAT32;
     return MPR_OK;
@@ -260,13 +283,16 @@ mpr_status mpri_session_label_count(mpr_session *s, double *count, Err *err)
 {
     const SessionInput *in = mpri_session_find_input(s, mpri_session_labels(s));
     if (!in || !in->bound) {
-        mpri_err_set(err, MPR_E_ORDER, "no labels are bound under '%s'", mpri_err_name(mpri_session_labels(s)));
+        mpri_err_set(err, MPR_E_ORDER, "no labels are bound under '%s'",
+                     mpri_err_name(mpri_session_labels(s)));
         return mpri_err_advice(err, "bind them with mpr_session_bind");
     }
     int64_t n, counted = 0;
-    if (!mpri_size_elements(in->rank, in->dims, &n)) return mpri_err_set(err, MPR_E_INTERNAL, "labels have a bad shape");
+    if (!mpri_size_elements(in->rank, in->dims, &n))
+        return mpri_err_set(err, MPR_E_INTERNAL, "labels have a bad shape");
     bool ints = mpri_dtype_is_int(in->dtype);
-    for (int64_t i = 0; i < n; i++) counted += !ints || mpri_load_i64(in->dtype, in->data, i) != s->ignore_index;
+    for (int64_t i = 0; i < n; i++)
+        counted += !ints || mpri_load_i64(in->dtype, in->data, i) != s->ignore_index;
     *count = (double)counted;
     return MPR_OK;
 }

@@ -1,4 +1,5 @@
-/* What the screen shows before the first step: model, parameters, precision, memory, length of the run. */
+/* What the screen shows before the first step: model, parameters, precision, memory, length of the
+ * run. */
 #include "runtime/train/trainer.h"
 
 #include <string.h>
@@ -20,13 +21,14 @@ static void put_parameters(Text *t, const mpr_trainer *tr)
         if (p->trained) trained += n, n_trained++;
         else frozen += n > 0 ? n : 0;
     }
-    mpri_text_add(t, "parameters   %lld trained in %d tensors, %lld not trained\n", (long long)trained, n_trained, (long long)frozen);
+    mpri_text_add(t, "parameters   %lld trained in %d tensors, %lld not trained\n",
+                  (long long)trained, n_trained, (long long)frozen);
 }
 
 /* Operators by type, most frequent first, and the casts among them. */
 static void put_operators(Text *t, const Graph *g)
 {
-    int count[OP_COUNT] = { 0 }, casts = 0;
+    int count[OP_COUNT] = {0}, casts = 0;
     for (const Node *n = g->first; n; n = n->next) {
         count[n->op->id]++;
         casts += mpri_is(n, OP_Cast);
@@ -37,7 +39,8 @@ static void put_operators(Text *t, const Graph *g)
         for (int i = 0; i < OP_COUNT; i++)
             if (count[i] && (best < 0 || count[i] > count[best])) best = i;
         if (best < 0) break;
-        mpri_text_add(t, "%s%d %s", shown ? ", " : "", count[best], mpri_op_table()->defs[best] ? mpri_op_table()->defs[best]->name : "other");
+        mpri_text_add(t, "%s%d %s", shown ? ", " : "", count[best],
+                      mpri_op_table()->defs[best] ? mpri_op_table()->defs[best]->name : "other");
         count[best] = 0;
     }
     mpri_text_add(t, " (%d casts)\n", casts);
@@ -45,7 +48,9 @@ static void put_operators(Text *t, const Graph *g)
 
 static const char *precision_text(const mpr_session *s)
 {
-    return s->o.autocast == MPR_FLOAT16 ? "float16 autocast" : s->o.autocast == MPR_BFLOAT16 ? "bfloat16 autocast" : "as in the file";
+    return s->o.autocast == MPR_FLOAT16    ? "float16 autocast"
+           : s->o.autocast == MPR_BFLOAT16 ? "bfloat16 autocast"
+                                           : "as in the file";
 }
 
 static mpr_status put_memory(Text *t, mpr_trainer *tr, Err *err)
@@ -53,7 +58,7 @@ static mpr_status put_memory(Text *t, mpr_trainer *tr, Err *err)
     int64_t rows;
     if (!tr->train) return MPR_OK;
     TRY(mpri_dataset_bind(tr->train, tr->p->epoch, 0, &rows, err));
-    mpr_memory_bill bill = { .size = sizeof(bill) };
+    mpr_memory_bill bill = {.size = sizeof(bill)};
     TRY(mpri_session_memory(tr->s, &bill, err));
     mpri_text_put(t, "memory\n");
     put_bytes(t, "parameters", bill.parameters);
@@ -71,19 +76,26 @@ mpr_status mpri_trainer_summary(mpr_trainer *tr, char **text, Err *err)
     char a[32], b[32];
     *text = NULL;
     mpri_text_init(&t, &tr->ctx->alloc);
-    mpri_text_add(&t, "model        %s\n", mpri_err_name(tr->model->m->path ? tr->model->m->path : ""));
+    mpri_text_add(&t, "model        %s\n",
+                  mpri_err_name(tr->model->m->path ? tr->model->m->path : ""));
     put_parameters(&t, tr);
     put_operators(&t, s->graph[MODE_TRAIN]);
     mpri_text_add(&t, "loss         %s\n", s->loss);
-    mpri_text_add(&t, "precision    %s, FP32 master weights; loss scale %s%s\n", precision_text(s), mpri_print_f32(a, tr->p->scaler->scale),
+    mpri_text_add(&t, "precision    %s, FP32 master weights; loss scale %s%s\n", precision_text(s),
+                  mpri_print_f32(a, tr->p->scaler->scale),
                   tr->p->scaler->o.constant ? "" : ", dynamic");
-    mpri_text_add(&t, "optimizer    %s, learning rate %s, weight decay %s, schedule %s\n", mpri_optimizer_name(tr->opt), mpri_print_f64(a, tr->p->base_rate),
-                  mpri_print_f64(b, mpri_option_float(tr->o, OPT_WEIGHT_DECAY)), mpri_option_text(tr->o, OPT_SCHEDULER));
+    mpri_text_add(&t, "optimizer    %s, learning rate %s, weight decay %s, schedule %s\n",
+                  mpri_optimizer_name(tr->opt), mpri_print_f64(a, tr->p->base_rate),
+                  mpri_print_f64(b, mpri_option_float(tr->o, OPT_WEIGHT_DECAY)),
+                  mpri_option_text(tr->o, OPT_SCHEDULER));
     if (tr->train)
-        mpri_text_add(&t, "data         %lld rows%s, batches of %lld x %d, %lld steps\n", (long long)tr->train->rows,
-                      mpri_option_here(tr->o, OPT_SYNTHETIC) ? " (synthetic)" : "", (long long)tr->train->o.batch_size,
-                      tr->p->o.gradient_accumulation_steps, (long long)tr->max_steps);
-    mpri_text_add(&t, "device       %s, %s kernels, %d threads\n", s->device->name, s->device->isa_name ? s->device->isa_name : "generic",
+        mpri_text_add(&t, "data         %lld rows%s, batches of %lld x %d, %lld steps\n",
+                      (long long)tr->train->rows,
+                      mpri_option_here(tr->o, OPT_SYNTHETIC) ? " (synthetic)" : "",
+                      (long long)tr->train->o.batch_size, tr->p->o.gradient_accumulation_steps,
+                      (long long)tr->max_steps);
+    mpri_text_add(&t, "device       %s, %s kernels, %d threads\n", s->device->name,
+                  s->device->isa_name ? s->device->isa_name : "generic",
                   mpri_threads_count(s->device->threads));
     mpr_status status = put_memory(&t, tr, err);
     if (status == MPR_OK && t.failed) status = mpri_err_nomem(err, t.cap);

@@ -1,5 +1,5 @@
-/* Named tensors. Members of an npz that are of no numeric type are kept as names with a reason: asking for
- * one is the error, not their presence. */
+/* Named tensors. Members of an npz that are of no numeric type are kept as names with a reason:
+ * asking for one is the error, not their presence. */
 #include "runtime/train/tensors.h"
 
 #include <math.h>
@@ -66,10 +66,11 @@ static mpr_status room(mpr_tensors *t, Err *err)
     return MPR_OK;
 }
 
-static mpr_status add(mpr_tensors *t, const char *name, const mpr_tensor *tensor, const char *why, Err *err)
+static mpr_status add(mpr_tensors *t, const char *name, const mpr_tensor *tensor, const char *why,
+                      Err *err)
 {
     TRY(room(t, err));
-    TensorEntry e = { .name = copy_text(t->ctx, name), .why = why ? copy_text(t->ctx, why) : NULL };
+    TensorEntry e = {.name = copy_text(t->ctx, name), .why = why ? copy_text(t->ctx, why) : NULL};
     if (!e.name || (why && !e.why)) {
         clear_entry(t, &e);
         return mpri_err_nomem(err, strlen(name) + 1);
@@ -94,7 +95,8 @@ mpr_status mpri_tensors_put(mpr_tensors *t, const char *name, const mpr_tensor *
     int64_t n = mpri_tensor_elements(tensor);
     size_t size = mpri_dtype_size(tensor->dtype), bytes;
     if (n < 0 || !size || (n && !tensor->data) || !mpri_size_mul((size_t)n, size, &bytes)) {
-        mpri_err_set(err, MPR_E_USAGE, "tensor '%s' has no data, bad dims or type %s", mpri_err_name(name), mpri_dtype_name(tensor->dtype));
+        mpri_err_set(err, MPR_E_USAGE, "tensor '%s' has no data, bad dims or type %s",
+                     mpri_err_name(name), mpri_dtype_name(tensor->dtype));
         return mpri_err_advice(err, "pass a contiguous tensor of a numeric type and rank 0 to 8");
     }
     mpr_tensor copy = *tensor;
@@ -105,18 +107,22 @@ mpr_status mpri_tensors_put(mpr_tensors *t, const char *name, const mpr_tensor *
     return mpri_tensors_give(t, name, &copy, err);
 }
 
-mpr_status mpri_tensors_need(const mpr_tensors *t, const char *name, const TensorEntry **out, Err *err)
+mpr_status mpri_tensors_need(const mpr_tensors *t, const char *name, const TensorEntry **out,
+                             Err *err)
 {
     *out = mpri_tensors_find(t, name);
     if (*out && (*out)->t.dtype != MPR_DTYPE_NONE) return MPR_OK;
     if (*out) {
-        mpri_err_set(err, MPR_E_DATA, "'%s': %s", mpri_err_name(name), (*out)->why ? (*out)->why : "not read");
+        mpri_err_set(err, MPR_E_DATA, "'%s': %s", mpri_err_name(name),
+                     (*out)->why ? (*out)->why : "not read");
         return mpri_err_advice(err, "store it as a plain numeric array");
     }
     Text list;
     mpri_text_init(&list, &t->ctx->alloc);
-    for (int i = 0; i < t->n && list.len < 600; i++) mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(t->v[i].name));
-    mpri_err_set(err, MPR_E_DATA, "no tensor '%s'; there are %s", mpri_err_name(name), t->n ? list.text : "none");
+    for (int i = 0; i < t->n && list.len < 600; i++)
+        mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(t->v[i].name));
+    mpri_err_set(err, MPR_E_DATA, "no tensor '%s'; there are %s", mpri_err_name(name),
+                 t->n ? list.text : "none");
     mpri_text_free(&list);
     return mpri_err_advice(err, "name the arrays as the model names its tensors");
 }
@@ -124,7 +130,7 @@ mpr_status mpri_tensors_need(const mpr_tensors *t, const char *name, const Tenso
 static mpr_status read_members(mpr_tensors *t, Npz *z, Err *err)
 {
     for (int i = 0; i < mpri_npz_count(z); i++) {
-        mpr_tensor tensor = { .dtype = MPR_DTYPE_NONE };
+        mpr_tensor tensor = {.dtype = MPR_DTYPE_NONE};
         bool foreign;
         Err why;
         mpri_err_clear(&why);
@@ -167,7 +173,9 @@ mpr_status mpri_tensors_save(mpr_tensors *t, const char *path, Err *err)
         names[n] = t->v[i].name;
         tensors[n++] = t->v[i].t;
     }
-    mpr_status status = names && tensors ? mpri_npz_write(&t->ctx->alloc, path, n, names, tensors, err) : mpri_err_nomem(err, 0);
+    mpr_status status = names && tensors
+                            ? mpri_npz_write(&t->ctx->alloc, path, n, names, tensors, err)
+                            : mpri_err_nomem(err, 0);
     mpri_arena_destroy(&arena);
     return status;
 }
@@ -190,22 +198,26 @@ static bool int_fits(mpr_dtype from, const void *data, int64_t i, mpr_dtype to, 
     }
 }
 
-static mpr_status does_not_fit(const mpr_tensor *from, int64_t i, mpr_dtype to, const char *what, Err *err)
+static mpr_status does_not_fit(const mpr_tensor *from, int64_t i, mpr_dtype to, const char *what,
+                               Err *err)
 {
     int64_t row_size = 1;
     for (int d = 1; d < from->rank; d++) row_size *= from->dims[d];
     char value[32];
-    mpri_err_set(err, MPR_E_DATA, "%s: row %lld holds %s%s, which %s cannot hold", what, (long long)(row_size ? i / row_size : i),
-                 mpri_print_f64(value, mpri_load_f64(from->dtype, from->data, i)), mpri_dtype_is_float(from->dtype) ? " (float)" : "",
-                 mpri_dtype_long(to));
+    mpri_err_set(err, MPR_E_DATA, "%s: row %lld holds %s%s, which %s cannot hold", what,
+                 (long long)(row_size ? i / row_size : i),
+                 mpri_print_f64(value, mpri_load_f64(from->dtype, from->data, i)),
+                 mpri_dtype_is_float(from->dtype) ? " (float)" : "", mpri_dtype_long(to));
     return mpri_err_advice(err, "store the data as %s", mpri_dtype_long(to));
 }
 
-mpr_status mpri_tensor_convert(mpr_context *ctx, const mpr_tensor *from, mpr_dtype to, const char *what, mpr_tensor *out, Err *err)
+mpr_status mpri_tensor_convert(mpr_context *ctx, const mpr_tensor *from, mpr_dtype to,
+                               const char *what, mpr_tensor *out, Err *err)
 {
     int64_t n = mpri_tensor_elements(from);
     size_t bytes;
-    if (n < 0 || !mpri_size_mul((size_t)n, mpri_dtype_size(to), &bytes)) return mpri_err_set(err, MPR_E_SHAPE, "%s: bad dims", what);
+    if (n < 0 || !mpri_size_mul((size_t)n, mpri_dtype_size(to), &bytes))
+        return mpri_err_set(err, MPR_E_SHAPE, "%s: bad dims", what);
     void *data = mpri_context_alloc(ctx, bytes + 1);
     if (!data) return mpri_err_nomem(err, bytes);
     *out = *from;

@@ -1,5 +1,5 @@
-/* The training loop. Order at the end of a step, as in transformers' Trainer: count, log, evaluate, save;
- * then the same for the end of the epoch. A step is one window of micro-batches. */
+/* The training loop. Order at the end of a step, as in transformers' Trainer: count, log, evaluate,
+ * save; then the same for the end of the epoch. A step is one window of micro-batches. */
 #include "runtime/train/trainer.h"
 
 #include <math.h>
@@ -27,7 +27,8 @@ static bool due(int64_t step, int64_t every)
 
 /* ---- one step ---- */
 
-/* One micro-batch; *ended when the epoch (of an own data source) is over, *stop when the caller asks. */
+/* One micro-batch; *ended when the epoch (of an own data source) is over, *stop when the caller
+ * asks. */
 static mpr_status next_batch(mpr_trainer *t, bool *ended, Err *err)
 {
     *ended = false;
@@ -47,7 +48,8 @@ static mpr_status tell_forward(mpr_trainer *t, bool *told, Err *err)
 {
     if (!t->p->loss_bad || *told || t->p->scaler->skips_in_row) return MPR_OK;
     *told = true;
-    mpri_log(&t->ctx->log, MPR_LOG_WARNING, "step %lld: the loss is not finite: %s", (long long)t->p->steps + 1, t->p->first_bad);
+    mpri_log(&t->ctx->log, MPR_LOG_WARNING, "step %lld: the loss is not finite: %s",
+             (long long)t->p->steps + 1, t->p->first_bad);
     Text m;
     mpri_text_init(&m, &t->ctx->alloc);
     mpri_text_put(&m, "\"nonfinite\": ");
@@ -56,8 +58,10 @@ static mpr_status tell_forward(mpr_trainer *t, bool *told, Err *err)
     mpri_text_free(&m);
     TRY(status);
     if (!mpri_option_is(t->o, OPT_NAN_FORWARD, "stop")) return MPR_OK;
-    mpri_err_set(err, MPR_E_NONFINITE, "step %lld: the loss is not finite: %s", (long long)t->p->steps + 1, t->p->first_bad);
-    return mpri_err_advice(err, "lower the learning rate or look at the data; --nan-forward skip goes on");
+    mpri_err_set(err, MPR_E_NONFINITE, "step %lld: the loss is not finite: %s",
+                 (long long)t->p->steps + 1, t->p->first_bad);
+    return mpri_err_advice(
+        err, "lower the learning rate or look at the data; --nan-forward skip goes on");
 }
 
 /* A whole window. *ran is false when the data ended before its first micro-batch. */
@@ -94,8 +98,9 @@ static mpr_status after_save_or_eval(mpr_trainer *t, bool evaluate, bool save, E
         if (mpri_option_is(t->o, OPT_SAVE_STRATEGY, "best")) save |= improved;
         int64_t patience = mpri_option_int(t->o, OPT_PATIENCE, 0);
         if (patience && t->at.bad_evaluations >= patience) {
-            mpri_log(&t->ctx->log, MPR_LOG_NOTICE, "early stopping: %lld evaluations without a better %s", (long long)t->at.bad_evaluations,
-                     mpri_option_text(t->o, OPT_BEST_METRIC));
+            mpri_log(&t->ctx->log, MPR_LOG_NOTICE,
+                     "early stopping: %lld evaluations without a better %s",
+                     (long long)t->at.bad_evaluations, mpri_option_text(t->o, OPT_BEST_METRIC));
             t->requests |= MPR_STOP;
         }
     }
@@ -111,10 +116,13 @@ static void tell_scale(mpr_trainer *t)
     mpri_print_f32(now, p->scaler->scale);
     if (t->last.outcome == MPR_STEP_SKIPPED) {
         if (!p->updates && !p->scaler->o.constant) t->at.calibration++;
-        else mpri_log(log, MPR_LOG_INFO, "step %lld skipped: %s; loss scale %s -> %s", (long long)p->steps, t->last.first_bad ? t->last.first_bad : "",
-                      mpri_print_f32(before, t->last.scale), now);
+        else
+            mpri_log(log, MPR_LOG_INFO, "step %lld skipped: %s; loss scale %s -> %s",
+                     (long long)p->steps, t->last.first_bad ? t->last.first_bad : "",
+                     mpri_print_f32(before, t->last.scale), now);
     } else if (t->at.calibration) {
-        mpri_log(log, MPR_LOG_INFO, "loss scale found: %s after %lld skipped steps", now, (long long)t->at.calibration);
+        mpri_log(log, MPR_LOG_INFO, "loss scale found: %s after %lld skipped steps", now,
+                 (long long)t->at.calibration);
         t->at.calibration = 0;
     }
 }
@@ -127,9 +135,11 @@ static mpr_status count_step(mpr_trainer *t, Err *err)
     t->at.total_steps++;
     t->at.epoch_ended = false;
     tell_scale(t);
-    if (t->call.on_step) t->requests |= t->call.on_step(t->call.user, t->p->steps, t->max_steps, &t->last);
+    if (t->call.on_step)
+        t->requests |= t->call.on_step(t->call.user, t->p->steps, t->max_steps, &t->last);
     int64_t step = t->p->steps;
-    bool log = due(step, mpri_option_int(t->o, OPT_LOGGING_STEPS, 10)) || (step == 1 && mpri_option_flag(t->o, OPT_LOGGING_FIRST));
+    bool log = due(step, mpri_option_int(t->o, OPT_LOGGING_STEPS, 10)) ||
+               (step == 1 && mpri_option_flag(t->o, OPT_LOGGING_FIRST));
     return log ? mpri_trainer_log_step(t, err) : MPR_OK;
 }
 
@@ -137,18 +147,22 @@ static mpr_status end_step(mpr_trainer *t, Err *err)
 {
     TRY(count_step(t, err));
     int64_t step = t->p->steps, logging = mpri_option_int(t->o, OPT_LOGGING_STEPS, 10);
-    bool steps_eval = mpri_option_is(t->o, OPT_EVAL_STRATEGY, "steps") && due(step, mpri_option_int(t->o, OPT_EVAL_STEPS, logging));
-    bool steps_save = mpri_option_is(t->o, OPT_SAVE_STRATEGY, "steps") && (due(step, mpri_option_int(t->o, OPT_SAVE_STEPS, 500)) || finished(t));
+    bool steps_eval = mpri_option_is(t->o, OPT_EVAL_STRATEGY, "steps") &&
+                      due(step, mpri_option_int(t->o, OPT_EVAL_STEPS, logging));
+    bool steps_save = mpri_option_is(t->o, OPT_SAVE_STRATEGY, "steps") &&
+                      (due(step, mpri_option_int(t->o, OPT_SAVE_STEPS, 500)) || finished(t));
     int asked = t->requests & (MPR_EVALUATE | MPR_SAVE);
     t->requests &= ~asked;
-    return after_save_or_eval(t, steps_eval || (asked & MPR_EVALUATE), steps_save || (asked & MPR_SAVE), err);
+    return after_save_or_eval(t, steps_eval || (asked & MPR_EVALUATE),
+                              steps_save || (asked & MPR_SAVE), err);
 }
 
 static mpr_status end_epoch(mpr_trainer *t, Err *err)
 {
     if (t->at.epoch_ended) return MPR_OK;
     t->at.epoch_ended = true;
-    return after_save_or_eval(t, mpri_option_is(t->o, OPT_EVAL_STRATEGY, "epoch"), mpri_option_is(t->o, OPT_SAVE_STRATEGY, "epoch"), err);
+    return after_save_or_eval(t, mpri_option_is(t->o, OPT_EVAL_STRATEGY, "epoch"),
+                              mpri_option_is(t->o, OPT_SAVE_STRATEGY, "epoch"), err);
 }
 
 /* ---- the loop ---- */
@@ -165,10 +179,13 @@ static mpr_status loop(mpr_trainer *t, Err *err)
     while (!finished(t) && !stop_asked(t)) {
         bool ran;
         mpr_status status = run_window(t, &ran, &epoch_over, err);
-        if (status == MPR_E_NONFINITE && ran && !t->last.window_open) { /* the last step belongs to the log as well */
+        if (status == MPR_E_NONFINITE && ran &&
+            !t->last.window_open) { /* the last step belongs to the log as well */
             Err quiet;
             mpri_err_clear(&quiet);
-            if (count_step(t, &quiet) == MPR_OK && t->at.loss_steps && mpri_trainer_log_step(t, &quiet) != MPR_OK) return status;
+            if (count_step(t, &quiet) == MPR_OK && t->at.loss_steps &&
+                mpri_trainer_log_step(t, &quiet) != MPR_OK)
+                return status;
         }
         TRY(status);
         if (ran) TRY(end_step(t, err));
@@ -193,7 +210,8 @@ static mpr_status begin(mpr_trainer *t, Err *err)
     t->started_step = t->p->steps;
     t->started_samples = t->p->samples;
     bool improved;
-    if (mpri_option_flag(t->o, OPT_EVAL_ON_START) && !t->p->steps) TRY(mpri_trainer_evaluate(t, &improved, err));
+    if (mpri_option_flag(t->o, OPT_EVAL_ON_START) && !t->p->steps)
+        TRY(mpri_trainer_evaluate(t, &improved, err));
     return MPR_OK;
 }
 
@@ -215,13 +233,15 @@ static mpr_status run(mpr_trainer *t, Err *err)
         Err quiet;
         mpri_err_clear(&quiet);
         if (mpri_trainer_write_state(t, &quiet) != MPR_OK)
-            mpri_log(&t->ctx->log, MPR_LOG_WARNING, "trainer_state.json was not written: %s", quiet.message);
+            mpri_log(&t->ctx->log, MPR_LOG_WARNING, "trainer_state.json was not written: %s",
+                     quiet.message);
         return status;
     }
     if (!atomic_load(&t->stop)) return finish(t, err);
     TRY(mpri_trainer_save(t, err));
     TRY(mpri_trainer_write_state(t, err));
-    mpri_err_set(err, MPR_E_STOPPED, "stopped after step %lld; checkpoint-%lld is saved", (long long)t->p->steps, (long long)t->p->steps);
+    mpri_err_set(err, MPR_E_STOPPED, "stopped after step %lld; checkpoint-%lld is saved",
+                 (long long)t->p->steps, (long long)t->p->steps);
     return mpri_err_advice(err, "go on with --resume-from-checkpoint last");
 }
 
@@ -237,10 +257,15 @@ mpr_status mpri_trainer_run(mpr_trainer *t, mpr_trainer_result *result, Err *err
     if (!result) return status;
     size_t size = result->size && result->size < sizeof(*result) ? result->size : sizeof(*result);
     mpr_trainer_result r = {
-        .size = size, .steps = t->p->steps, .updates = t->p->updates, .skipped = t->p->scaler->skips,
+        .size = size,
+        .steps = t->p->steps,
+        .updates = t->p->updates,
+        .skipped = t->p->scaler->skips,
         .train_loss = t->at.total_steps ? t->at.loss_total / (double)t->at.total_steps : NAN,
-        .train_runtime = t->started > 0 ? mpri_monotonic() - t->started : 0, .eval_loss = t->eval_loss,
-        .best_metric = t->at.has_best ? t->at.best : NAN, .stopped = stop_asked(t),
+        .train_runtime = t->started > 0 ? mpri_monotonic() - t->started : 0,
+        .eval_loss = t->eval_loss,
+        .best_metric = t->at.has_best ? t->at.best : NAN,
+        .stopped = stop_asked(t),
     };
     memcpy(result, &r, size);
     return status;

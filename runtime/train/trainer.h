@@ -1,5 +1,5 @@
-/* Level 3: the trainer, with the semantics of Hugging Face's Trainer: when an epoch ends, when a line is
- * logged, when the model is evaluated and saved. Built on prepare.h.
+/* Level 3: the trainer, with the semantics of Hugging Face's Trainer: when an epoch ends, when a
+ * line is logged, when the model is evaluated and saved. Built on prepare.h.
  *
  *   trainer_setup.c   options to session, optimizer, schedule, data
  *   trainer.c         the loop
@@ -16,23 +16,23 @@
 #include "runtime/train/prepare.h"
 
 typedef struct TrainerProgress { /* what a checkpoint remembers of the trainer */
-    double loss_sum;        /* since the last log line */
+    double loss_sum;             /* since the last log line */
     int64_t loss_steps;
-    double loss_total;      /* of all steps of this run */
+    double loss_total; /* of all steps of this run */
     int64_t total_steps;
     bool has_best;
     double best;
     int64_t best_step;
     int64_t bad_evaluations; /* in a row, for early stopping */
-    bool epoch_ended;       /* the events of the epoch's end were handled */
-    int64_t calibration;    /* skips before the first update that are not reported yet */
+    bool epoch_ended;        /* the events of the epoch's end were handled */
+    int64_t calibration;     /* skips before the first update that are not reported yet */
 } TrainerProgress;
 
 struct mpr_trainer {
     Handle h;
     mpr_context *ctx;
     mpr_model *model;
-    mpr_trainer_options *o;  /* own copy */
+    mpr_trainer_options *o; /* own copy */
     mpr_trainer_callbacks call;
     mpr_session *s;
     mpr_optimizer *opt;
@@ -41,28 +41,29 @@ struct mpr_trainer {
     mpr_prepared *p;
     Arena arena;
     /* plan of the run */
-    int64_t batches;         /* micro-batches per epoch; 0: unknown (own data source) */
+    int64_t batches; /* micro-batches per epoch; 0: unknown (own data source) */
     int64_t max_steps;
     double epochs;
     bool count_updates;
-    const char *out;         /* output folder */
+    const char *out; /* output folder */
     int lock;
     /* state */
     TrainerProgress at;
     mpr_step_result last;
     double eval_loss;
     char best_checkpoint[4200];
-    int requests;            /* mpr_trainer_request bits from callbacks */
-    const char **history;    /* log lines */
+    int requests;         /* mpr_trainer_request bits from callbacks */
+    const char **history; /* log lines */
     int n_history, cap_history;
     int log_fd;
-    double started;          /* monotonic seconds */
+    double started; /* monotonic seconds */
     int64_t started_step, started_samples;
     atomic_int stop;
     MetricSet metrics;
 };
 
-mpr_status mpri_trainer_create(mpr_model *model, const mpr_trainer_options *o, const mpr_trainer_callbacks *callbacks, mpr_trainer **out, Err *err);
+mpr_status mpri_trainer_create(mpr_model *model, const mpr_trainer_options *o,
+                               const mpr_trainer_callbacks *callbacks, mpr_trainer **out, Err *err);
 mpr_status mpri_trainer_run(mpr_trainer *t, mpr_trainer_result *result, Err *err);
 mpr_status mpri_trainer_summary(mpr_trainer *t, char **text, Err *err);
 void mpri_trainer_destroy(mpr_trainer *t);
@@ -71,13 +72,13 @@ double mpri_trainer_epoch(const mpr_trainer *t); /* as logged: 1.25 */
 double mpri_monotonic(void);                     /* seconds */
 
 /* ---- trainer_log.c ---- */
-mpr_status mpri_trainer_log_open(mpr_trainer *t, Err *err);  /* log.jsonl with the history so far */
+mpr_status mpri_trainer_log_open(mpr_trainer *t, Err *err); /* log.jsonl with the history so far */
 void mpri_trainer_log_close(mpr_trainer *t);
 /* Members without braces, such as "\"loss\": 1.5"; epoch and step are added. */
 mpr_status mpri_trainer_log(mpr_trainer *t, const char *members, Err *err);
 mpr_status mpri_trainer_log_step(mpr_trainer *t, Err *err);
 mpr_status mpri_trainer_log_end(mpr_trainer *t, Err *err);
-mpr_status mpri_trainer_write_state(mpr_trainer *t, Err *err); /* trainer_state.json */
+mpr_status mpri_trainer_write_state(mpr_trainer *t, Err *err);  /* trainer_state.json */
 mpr_status mpri_trainer_write_config(mpr_trainer *t, Err *err); /* config.yaml */
 
 /* ---- trainer_eval.c ---- */
@@ -86,7 +87,8 @@ mpr_status mpri_trainer_evaluate(mpr_trainer *t, bool *improved, Err *err);
 
 /* ---- trainer_save.c ---- */
 mpr_status mpri_trainer_save(mpr_trainer *t, Err *err);
-mpr_status mpri_trainer_resume(mpr_trainer *t, Err *err);   /* as option resume-from-checkpoint says */
+mpr_status mpri_trainer_resume(mpr_trainer *t,
+                               Err *err); /* as option resume-from-checkpoint says */
 mpr_status mpri_trainer_load_best(mpr_trainer *t, Err *err);
 
 #endif

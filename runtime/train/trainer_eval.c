@@ -1,5 +1,6 @@
-/* Evaluation: the whole evaluation set in order, losses weighted by the labels that count, metrics over all
- * rows. Tracks the best metric for save-strategy best, load-best-model-at-end and early stopping. */
+/* Evaluation: the whole evaluation set in order, losses weighted by the labels that count, metrics
+ * over all rows. Tracks the best metric for save-strategy best, load-best-model-at-end and early
+ * stopping. */
 #include "runtime/train/trainer.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@ typedef struct Collected {
     size_t logits_bytes, labels_bytes, logits_cap, labels_cap;
 } Collected;
 
-static mpr_status append(Collected *c, mpr_tensor *all, size_t *bytes, size_t *cap, const mpr_tensor *t, Err *err)
+static mpr_status append(Collected *c, mpr_tensor *all, size_t *bytes, size_t *cap,
+                         const mpr_tensor *t, Err *err)
 {
     int64_t n = mpri_tensor_elements(t);
     size_t more = (size_t)(n > 0 ? n : 0) * mpri_dtype_size(t->dtype);
@@ -67,9 +69,9 @@ static int class_axis(const mpr_trainer *t)
 static mpr_tensor bound_labels(const mpr_trainer *t)
 {
     const SessionInput *in = mpri_session_find_input(t->s, mpri_session_labels(t->s));
-    mpr_tensor labels = { .dtype = MPR_DTYPE_NONE };
+    mpr_tensor labels = {.dtype = MPR_DTYPE_NONE};
     if (!in || !in->bound) return labels;
-    labels = (mpr_tensor){ .data = in->data, .dtype = in->dtype, .rank = in->rank };
+    labels = (mpr_tensor){.data = in->data, .dtype = in->dtype, .rank = in->rank};
     memcpy(labels.dims, in->dims, sizeof(labels.dims));
     return labels;
 }
@@ -81,11 +83,14 @@ static mpr_status collect(mpr_trainer *t, Collected *c, Err *err)
     const char *name = logits_name(t);
     mpr_tensor labels = bound_labels(t), logits;
     if (!name || labels.dtype == MPR_DTYPE_NONE) {
-        mpri_err_set(err, MPR_E_USAGE, "metrics need logits and labels: %s", name ? "no labels are bound" : "which output holds the logits is not clear");
+        mpri_err_set(err, MPR_E_USAGE, "metrics need logits and labels: %s",
+                     name ? "no labels are bound" : "which output holds the logits is not clear");
         return mpri_err_advice(err, "name the output with --logits");
     }
     TRY(mpri_session_output(t->s, name, &logits, err));
-    if (metrics) TRY(mpri_metrics_add(&t->metrics, &t->arena, &logits, class_axis(t), &labels, t->s->ignore_index, err));
+    if (metrics)
+        TRY(mpri_metrics_add(&t->metrics, &t->arena, &logits, class_axis(t), &labels,
+                             t->s->ignore_index, err));
     if (!t->call.compute_metrics) return MPR_OK;
     TRY(append(c, &c->logits, &c->logits_bytes, &c->logits_cap, &logits, err));
     return append(c, &c->labels, &c->labels_bytes, &c->labels_cap, &labels, err);
@@ -148,9 +153,12 @@ static mpr_status put_own_metrics(mpr_trainer *t, const Collected *c, EvalResult
         const char *end = strchr(p + 1, '"');
         char name[64], number[64];
         double value;
-        bool fits = end && (size_t)(end - p) < sizeof(name) && sscanf(end + 1, " : %63[^,} \t\n]", number) == 1 && mpri_parse_f64(number, &value);
+        bool fits = end && (size_t)(end - p) < sizeof(name) &&
+                    sscanf(end + 1, " : %63[^,} \t\n]", number) == 1 &&
+                    mpri_parse_f64(number, &value);
         if (!fits) {
-            mpri_err_set(err, MPR_E_USAGE, "compute_metrics did not write an object of names and numbers");
+            mpri_err_set(err, MPR_E_USAGE,
+                         "compute_metrics did not write an object of names and numbers");
             status = mpri_err_advice(err, "write, for example, {\"accuracy\": 0.5}");
             break;
         }
@@ -174,11 +182,15 @@ static mpr_status judge(mpr_trainer *t, const EvalResult *r, bool *improved, Err
 {
     *improved = false;
     if (!r->has_best) {
-        mpri_err_set(err, MPR_E_USAGE, "metric-for-best-model '%s' is not among the metrics of the evaluation", mpri_err_name(r->best_name));
+        mpri_err_set(err, MPR_E_USAGE,
+                     "metric-for-best-model '%s' is not among the metrics of the evaluation",
+                     mpri_err_name(r->best_name));
         return mpri_err_advice(err, "ask for it with --metrics, or use loss");
     }
     bool greater = greater_is_better(t, r->best_name);
-    *improved = !isnan(r->best_value) && (!t->at.has_best || (greater ? r->best_value > t->at.best : r->best_value < t->at.best));
+    *improved = !isnan(r->best_value) &&
+                (!t->at.has_best ||
+                 (greater ? r->best_value > t->at.best : r->best_value < t->at.best));
     if (t->schedule) mpri_schedule_metric(t->schedule, r->best_value, greater);
     if (!*improved) {
         t->at.bad_evaluations++;
@@ -191,9 +203,10 @@ static mpr_status judge(mpr_trainer *t, const EvalResult *r, bool *improved, Err
     return MPR_OK;
 }
 
-static mpr_status report(mpr_trainer *t, const Collected *c, double loss, int64_t rows, double seconds, bool *improved, Err *err)
+static mpr_status report(mpr_trainer *t, const Collected *c, double loss, int64_t rows,
+                         double seconds, bool *improved, Err *err)
 {
-    EvalResult r = { .best_name = mpri_option_text(t->o, OPT_BEST_METRIC) };
+    EvalResult r = {.best_name = mpri_option_text(t->o, OPT_BEST_METRIC)};
     mpri_text_init(&r.members, &t->ctx->alloc);
     put_metric(&r, "loss", loss);
     if (t->metrics.accuracy) put_metric(&r, "accuracy", mpri_metrics_accuracy(&t->metrics));
@@ -209,21 +222,24 @@ static mpr_status report(mpr_trainer *t, const Collected *c, double loss, int64_
     mpri_text_put(&r.members, ", \"eval_steps_per_second\": ");
     mpri_json_f64(&r.members, (double)mpri_dataset_batches(t->eval) * per);
     if (status == MPR_OK) status = judge(t, &r, improved, err);
-    if (status == MPR_OK) status = r.members.failed ? mpri_err_nomem(err, 0) : mpri_trainer_log(t, r.members.text, err);
+    if (status == MPR_OK)
+        status = r.members.failed ? mpri_err_nomem(err, 0)
+                                  : mpri_trainer_log(t, r.members.text, err);
     mpri_text_free(&r.members);
     return status;
 }
 
 mpr_status mpri_trainer_evaluate(mpr_trainer *t, bool *improved, Err *err)
 {
-    Collected c = { .ctx = t->ctx };
+    Collected c = {.ctx = t->ctx};
     double loss = NAN, start = mpri_monotonic();
     int64_t rows = 0;
     *improved = false;
     if (!t->eval) return MPR_OK;
     mpr_status status = sweep(t, &c, &loss, &rows, err);
     t->eval_loss = loss;
-    if (status == MPR_OK) status = report(t, &c, loss, rows, mpri_monotonic() - start, improved, err);
+    if (status == MPR_OK)
+        status = report(t, &c, loss, rows, mpri_monotonic() - start, improved, err);
     mpri_free(&t->ctx->alloc, (void *)(uintptr_t)c.logits.data);
     mpri_free(&t->ctx->alloc, (void *)(uintptr_t)c.labels.data);
     return status;

@@ -1,5 +1,5 @@
-/* Log lines of the trainer: one JSON object a line in log.jsonl and in the history of trainer_state.json,
- * given to the on_log callback as it is written. */
+/* Log lines of the trainer: one JSON object a line in log.jsonl and in the history of
+ * trainer_state.json, given to the on_log callback as it is written. */
 #include "runtime/train/trainer.h"
 
 #include <errno.h>
@@ -22,7 +22,8 @@ double mpri_monotonic(void)
 
 static mpr_status log_failed(const mpr_trainer *t, int why, Err *err)
 {
-    mpri_err_set(err, MPR_E_IO, "cannot write '%s/log.jsonl': %s", mpri_err_name(t->out), strerror(why));
+    mpri_err_set(err, MPR_E_IO, "cannot write '%s/log.jsonl': %s", mpri_err_name(t->out),
+                 strerror(why));
     return mpri_err_advice(err, "free space on that disk; checkpoints saved before are whole");
 }
 
@@ -74,7 +75,8 @@ static mpr_status remember(mpr_trainer *t, const char *line, Err *err)
         t->history = grown;
         t->cap_history = cap;
     }
-    if (!(t->history[t->n_history] = mpri_arena_strdup(&t->arena, line))) return mpri_err_nomem(err, strlen(line));
+    if (!(t->history[t->n_history] = mpri_arena_strdup(&t->arena, line)))
+        return mpri_err_nomem(err, strlen(line));
     t->n_history++;
     return MPR_OK;
 }
@@ -96,7 +98,8 @@ mpr_status mpri_trainer_log(mpr_trainer *t, const char *members, Err *err)
 
 static mpr_status log_text(mpr_trainer *t, Text *members, Err *err)
 {
-    mpr_status status = members->failed ? mpri_err_nomem(err, members->cap) : mpri_trainer_log(t, members->text, err);
+    mpr_status status = members->failed ? mpri_err_nomem(err, members->cap)
+                                        : mpri_trainer_log(t, members->text, err);
     mpri_text_free(members);
     return status;
 }
@@ -113,7 +116,8 @@ mpr_status mpri_trainer_log_step(mpr_trainer *t, Err *err)
     mpri_json_f64(&m, t->last.learning_rate);
     mpri_text_put(&m, ", \"loss_scale\": ");
     mpri_json_f32(&m, t->last.scale);
-    mpri_text_add(&m, ", \"skipped_steps\": %lld, \"updates\": %lld", (long long)t->p->scaler->skips, (long long)t->p->updates);
+    mpri_text_add(&m, ", \"skipped_steps\": %lld, \"updates\": %lld",
+                  (long long)t->p->scaler->skips, (long long)t->p->updates);
     t->at.loss_sum = 0;
     t->at.loss_steps = 0;
     return log_text(t, &m, err);
@@ -121,7 +125,8 @@ mpr_status mpri_trainer_log_step(mpr_trainer *t, Err *err)
 
 mpr_status mpri_trainer_log_end(mpr_trainer *t, Err *err)
 {
-    double runtime = mpri_monotonic() - t->started, loss = t->at.loss_total / (double)(t->at.total_steps ? t->at.total_steps : 1);
+    double runtime = mpri_monotonic() - t->started,
+           loss = t->at.loss_total / (double)(t->at.total_steps ? t->at.total_steps : 1);
     double per = runtime > 0 ? 1 / runtime : 0;
     Text m;
     mpri_text_init(&m, &t->ctx->alloc);
@@ -133,14 +138,17 @@ mpr_status mpri_trainer_log_end(mpr_trainer *t, Err *err)
     mpri_json_f64(&m, (double)(t->p->steps - t->started_step) * per);
     mpri_text_put(&m, ", \"train_loss\": ");
     mpri_json_f64(&m, loss);
-    mpri_text_add(&m, ", \"skipped_steps\": %lld, \"updates\": %lld", (long long)t->p->scaler->skips, (long long)t->p->updates);
+    mpri_text_add(&m, ", \"skipped_steps\": %lld, \"updates\": %lld",
+                  (long long)t->p->scaler->skips, (long long)t->p->updates);
     return log_text(t, &m, err);
 }
 
 static mpr_status write_text(mpr_trainer *t, const char *name, Text *text, Err *err)
 {
     const char *path = mpri_arena_printf(&t->arena, "%s/%s", t->out, name);
-    mpr_status status = text->failed || !path ? mpri_err_nomem(err, text->cap) : mpri_write_file_atomic(path, text->text, text->len, err);
+    mpr_status status = text->failed || !path
+                            ? mpri_err_nomem(err, text->cap)
+                            : mpri_write_file_atomic(path, text->text, text->len, err);
     mpri_text_free(text);
     return status;
 }
@@ -160,15 +168,23 @@ mpr_status mpri_trainer_write_state(mpr_trainer *t, Err *err)
     else mpri_text_put(&s, "null");
     mpri_text_put(&s, ",\n  \"epoch\": ");
     mpri_json_f64(&s, mpri_trainer_epoch(t));
-    mpri_text_add(&s, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n", (long long)mpri_option_int(t->o, OPT_EVAL_STEPS, logging),
+    mpri_text_add(&s, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n",
+                  (long long)mpri_option_int(t->o, OPT_EVAL_STEPS, logging),
                   (long long)t->p->steps);
-    mpri_text_put(&s, "  \"is_hyper_param_search\": false,\n  \"is_local_process_zero\": true,\n  \"is_world_process_zero\": true,\n  \"log_history\": [");
-    for (int i = 0; i < t->n_history; i++) mpri_text_add(&s, "%s\n    %s", i ? "," : "", t->history[i]);
-    mpri_text_add(&s, "%s],\n  \"logging_steps\": %lld,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": 0,\n  \"num_train_epochs\": ",
+    mpri_text_put(&s, "  \"is_hyper_param_search\": false,\n  \"is_local_process_zero\": true,\n  "
+                      "\"is_world_process_zero\": true,\n  \"log_history\": [");
+    for (int i = 0; i < t->n_history; i++)
+        mpri_text_add(&s, "%s\n    %s", i ? "," : "", t->history[i]);
+    mpri_text_add(&s,
+                  "%s],\n  \"logging_steps\": %lld,\n  \"max_steps\": %lld,\n  "
+                  "\"num_input_tokens_seen\": 0,\n  \"num_train_epochs\": ",
                   t->n_history ? "\n  " : "", (long long)logging, (long long)t->max_steps);
     mpri_json_f64(&s, ceil(t->epochs));
-    mpri_text_add(&s, ",\n  \"save_steps\": %lld,\n  \"stateful_callbacks\": {},\n  \"total_flos\": 0,\n  \"train_batch_size\": %lld,\n",
-                  (long long)mpri_option_int(t->o, OPT_SAVE_STEPS, 500), (long long)mpri_option_int(t->o, OPT_BATCH_SIZE, 8));
+    mpri_text_add(&s,
+                  ",\n  \"save_steps\": %lld,\n  \"stateful_callbacks\": {},\n  \"total_flos\": "
+                  "0,\n  \"train_batch_size\": %lld,\n",
+                  (long long)mpri_option_int(t->o, OPT_SAVE_STEPS, 500),
+                  (long long)mpri_option_int(t->o, OPT_BATCH_SIZE, 8));
     mpri_text_put(&s, "  \"trial_name\": null,\n  \"trial_params\": null\n}\n");
     return write_text(t, "trainer_state.json", &s, err);
 }

@@ -1,5 +1,5 @@
-/* Checkpoints of the trainer: checkpoint-N in the output folder, pruned to save-total-limit (never the best,
- * never the one just written), and the way back in. */
+/* Checkpoints of the trainer: checkpoint-N in the output folder, pruned to save-total-limit (never
+ * the best, never the one just written), and the way back in. */
 #include "runtime/train/trainer.h"
 
 #include <dirent.h>
@@ -19,10 +19,14 @@ static void put_extra(const mpr_trainer *t, Text *x)
     mpri_json_f64(x, a->loss_sum);
     mpri_text_add(x, ", \"loss_steps\": %lld, \"loss_total\": ", (long long)a->loss_steps);
     mpri_json_f64(x, a->loss_total);
-    mpri_text_add(x, ", \"total_steps\": %lld, \"has_best\": %s, \"best\": ", (long long)a->total_steps, a->has_best ? "true" : "false");
+    mpri_text_add(x, ", \"total_steps\": %lld, \"has_best\": %s, \"best\": ",
+                  (long long)a->total_steps, a->has_best ? "true" : "false");
     mpri_json_f64(x, a->best);
-    mpri_text_add(x, ", \"best_step\": %lld, \"bad_evaluations\": %lld, \"epoch_ended\": %s, \"calibration\": %lld, \"best_checkpoint\": ",
-                  (long long)a->best_step, (long long)a->bad_evaluations, a->epoch_ended ? "true" : "false", (long long)a->calibration);
+    mpri_text_add(x,
+                  ", \"best_step\": %lld, \"bad_evaluations\": %lld, \"epoch_ended\": %s, "
+                  "\"calibration\": %lld, \"best_checkpoint\": ",
+                  (long long)a->best_step, (long long)a->bad_evaluations,
+                  a->epoch_ended ? "true" : "false", (long long)a->calibration);
     mpri_json_string(x, t->best_checkpoint);
     mpri_text_put(x, ", \"log\": [");
     for (int i = 0; i < t->n_history; i++) {
@@ -66,7 +70,8 @@ static mpr_status take_history(mpr_trainer *t, const json_t *log, Err *err)
     t->n_history = 0;
     for (size_t i = 0; i < n; i++) {
         const char *line = json_string_value(json_array_get(log, i));
-        if (line && !(t->history[t->n_history++] = mpri_arena_strdup(&t->arena, line))) return mpri_err_nomem(err, 0);
+        if (line && !(t->history[t->n_history++] = mpri_arena_strdup(&t->arena, line)))
+            return mpri_err_nomem(err, 0);
     }
     return MPR_OK;
 }
@@ -74,13 +79,20 @@ static mpr_status take_history(mpr_trainer *t, const json_t *log, Err *err)
 static mpr_status take_extra(mpr_trainer *t, const char *text, Err *err)
 {
     json_t *root = json_loads(text, 0, NULL);
-    if (!root) return mpri_err_set(err, MPR_E_CHECKPOINT, "state.json: the trainer's part is damaged");
+    if (!root)
+        return mpri_err_set(err, MPR_E_CHECKPOINT, "state.json: the trainer's part is damaged");
     const char *best = json_string_value(json_object_get(root, "best_checkpoint"));
     t->at = (TrainerProgress){
-        .loss_sum = real(root, "loss_sum"), .loss_steps = whole(root, "loss_steps"), .loss_total = real(root, "loss_total"),
-        .total_steps = whole(root, "total_steps"), .has_best = json_is_true(json_object_get(root, "has_best")), .best = real(root, "best"),
-        .best_step = whole(root, "best_step"), .bad_evaluations = whole(root, "bad_evaluations"),
-        .epoch_ended = json_is_true(json_object_get(root, "epoch_ended")), .calibration = whole(root, "calibration"),
+        .loss_sum = real(root, "loss_sum"),
+        .loss_steps = whole(root, "loss_steps"),
+        .loss_total = real(root, "loss_total"),
+        .total_steps = whole(root, "total_steps"),
+        .has_best = json_is_true(json_object_get(root, "has_best")),
+        .best = real(root, "best"),
+        .best_step = whole(root, "best_step"),
+        .bad_evaluations = whole(root, "bad_evaluations"),
+        .epoch_ended = json_is_true(json_object_get(root, "epoch_ended")),
+        .calibration = whole(root, "calibration"),
     };
     snprintf(t->best_checkpoint, sizeof(t->best_checkpoint), "%s", best ? best : "");
     mpr_status status = take_history(t, json_object_get(root, "log"), err);
@@ -144,8 +156,11 @@ static mpr_status prune(mpr_trainer *t, int64_t just_written, Err *err)
     int n, kept = 0;
     if (limit < 1) return MPR_OK;
     TRY(list_checkpoints(t, &steps, &n, err));
-    bool protect = (mpri_option_flag(t->o, OPT_LOAD_BEST) || mpri_option_is(t->o, OPT_SAVE_STRATEGY, "best")) && t->best_checkpoint[0];
-    for (int pass = 0; pass < 2; pass++) /* first count what must stay, then fill up with the newest */
+    bool protect = (mpri_option_flag(t->o, OPT_LOAD_BEST) ||
+                    mpri_option_is(t->o, OPT_SAVE_STRATEGY, "best")) &&
+                   t->best_checkpoint[0];
+    for (int pass = 0; pass < 2;
+         pass++) /* first count what must stay, then fill up with the newest */
         for (int i = 0; i < n; i++) {
             const char *path = checkpoint_path(t, steps[i]);
             if (!path) return mpri_err_nomem(err, 0);
@@ -162,11 +177,13 @@ mpr_status mpri_trainer_save(mpr_trainer *t, Err *err)
     int64_t step = t->p->steps;
     const char *path = checkpoint_path(t, step);
     if (!path) return mpri_err_nomem(err, 0);
-    if (t->at.has_best && t->at.best_step == step) snprintf(t->best_checkpoint, sizeof(t->best_checkpoint), "%s", path);
+    if (t->at.has_best && t->at.best_step == step)
+        snprintf(t->best_checkpoint, sizeof(t->best_checkpoint), "%s", path);
     Text extra;
     mpri_text_init(&extra, &t->ctx->alloc);
     put_extra(t, &extra);
-    mpr_status status = extra.failed ? mpri_err_nomem(err, extra.cap) : mpri_checkpoint_save(t->p, path, extra.text, err);
+    mpr_status status = extra.failed ? mpri_err_nomem(err, extra.cap)
+                                     : mpri_checkpoint_save(t->p, path, extra.text, err);
     mpri_text_free(&extra);
     TRY(status);
     TRY(prune(t, step, err));
@@ -178,13 +195,14 @@ mpr_status mpri_trainer_save(mpr_trainer *t, Err *err)
 
 static mpr_status load(mpr_trainer *t, const char *path, Err *err)
 {
-    CheckpointOptions o = { .fresh_scaler = mpri_option_flag(t->o, OPT_FRESH_SCALER) };
+    CheckpointOptions o = {.fresh_scaler = mpri_option_flag(t->o, OPT_FRESH_SCALER)};
     char *extra = NULL;
     TRY(mpri_checkpoint_load(t->p, path, &o, &extra, err));
     mpr_status status = extra ? take_extra(t, extra, err) : MPR_OK;
     mpri_free(&t->ctx->alloc, extra);
     if (status == MPR_OK)
-        mpri_log(&t->ctx->log, MPR_LOG_NOTICE, "resumed from %s at step %lld", mpri_err_name(path), (long long)t->p->steps);
+        mpri_log(&t->ctx->log, MPR_LOG_NOTICE, "resumed from %s at step %lld", mpri_err_name(path),
+                 (long long)t->p->steps);
     return status;
 }
 
@@ -201,8 +219,11 @@ static mpr_status load_last(mpr_trainer *t, Err *err)
         const char *path = checkpoint_path(t, steps[i]);
         mpr_status status = path ? load(t, path, &why) : mpri_err_nomem(&why, 0);
         if (status == MPR_OK) {
-            if (i) mpri_log(&t->ctx->log, MPR_LOG_WARNING, "checkpoint-%lld could not be used, checkpoint-%lld is used instead (%s)",
-                            (long long)steps[0], (long long)steps[i], reasons.text ? reasons.text : "");
+            if (i)
+                mpri_log(&t->ctx->log, MPR_LOG_WARNING,
+                         "checkpoint-%lld could not be used, checkpoint-%lld is used instead (%s)",
+                         (long long)steps[0], (long long)steps[i],
+                         reasons.text ? reasons.text : "");
             mpri_text_free(&reasons);
             return MPR_OK;
         }
@@ -211,12 +232,18 @@ static mpr_status load_last(mpr_trainer *t, Err *err)
             *err = why;
             return status;
         }
-        mpri_text_add(&reasons, "%scheckpoint-%lld: %s", reasons.len ? "; " : "", (long long)steps[i], why.message);
+        mpri_text_add(&reasons, "%scheckpoint-%lld: %s", reasons.len ? "; " : "",
+                      (long long)steps[i], why.message);
     }
-    if (n) mpri_err_set(err, MPR_E_CHECKPOINT, "no checkpoint in '%s' is whole: %s", mpri_err_name(t->out), reasons.text ? reasons.text : "");
-    else mpri_err_set(err, MPR_E_CHECKPOINT, "there is no checkpoint in '%s'", mpri_err_name(t->out));
+    if (n)
+        mpri_err_set(err, MPR_E_CHECKPOINT, "no checkpoint in '%s' is whole: %s",
+                     mpri_err_name(t->out), reasons.text ? reasons.text : "");
+    else
+        mpri_err_set(err, MPR_E_CHECKPOINT, "there is no checkpoint in '%s'",
+                     mpri_err_name(t->out));
     mpri_text_free(&reasons);
-    return mpri_err_advice(err, "start without --resume-from-checkpoint, or name a checkpoint folder");
+    return mpri_err_advice(err,
+                           "start without --resume-from-checkpoint, or name a checkpoint folder");
 }
 
 mpr_status mpri_trainer_resume(mpr_trainer *t, Err *err)
@@ -230,7 +257,7 @@ mpr_status mpri_trainer_load_best(mpr_trainer *t, Err *err)
 {
     if (!mpri_option_flag(t->o, OPT_LOAD_BEST) || !t->best_checkpoint[0]) return MPR_OK;
     TRY(mpri_checkpoint_load_weights(t->s, t->best_checkpoint, err));
-    mpri_log(&t->ctx->log, MPR_LOG_NOTICE, "weights of the best checkpoint %s are used (step %lld)", mpri_err_name(t->best_checkpoint),
-             (long long)t->at.best_step);
+    mpri_log(&t->ctx->log, MPR_LOG_NOTICE, "weights of the best checkpoint %s are used (step %lld)",
+             mpri_err_name(t->best_checkpoint), (long long)t->at.best_step);
     return MPR_OK;
 }

@@ -1,5 +1,5 @@
-/* From options to a trainer: every option of the table ends here or in the loop. Everything that can fail for
- * wrong options, model or data fails before the first step. */
+/* From options to a trainer: every option of the table ends here or in the loop. Everything that
+ * can fail for wrong options, model or data fails before the first step. */
 #include "runtime/train/trainer.h"
 
 #include <math.h>
@@ -15,8 +15,9 @@ static mpr_status copy_options(mpr_trainer *t, const mpr_trainer_options *from, 
     for (int i = 0; i < OPT_COUNT; i++) {
         const OptionValue *v = &from->v[i];
         OptionValue *to = &t->o->v[i];
-        *to = (OptionValue){ .level = v->level, .n_items = v->n_items };
-        if (v->text && !(to->text = mpri_arena_strdup(&t->o->arena, v->text))) return mpri_err_nomem(err, 0);
+        *to = (OptionValue){.level = v->level, .n_items = v->n_items};
+        if (v->text && !(to->text = mpri_arena_strdup(&t->o->arena, v->text)))
+            return mpri_err_nomem(err, 0);
         if (!v->n_items) continue;
         const char *const *items;
         TRY(mpri_copy_strings(&t->o->arena, v->items, &items, err));
@@ -48,7 +49,9 @@ static mpr_status labels_type(mpr_trainer *t, mpr_dtype *out, Err *err)
 
 static mpr_dtype precision(const mpr_trainer *t, OptionId fp16, OptionId bf16)
 {
-    return mpri_option_flag(t->o, fp16) ? MPR_FLOAT16 : mpri_option_flag(t->o, bf16) ? MPR_BFLOAT16 : MPR_DTYPE_NONE;
+    return mpri_option_flag(t->o, fp16)   ? MPR_FLOAT16
+           : mpri_option_flag(t->o, bf16) ? MPR_BFLOAT16
+                                          : MPR_DTYPE_NONE;
 }
 
 static mpr_status open_session(mpr_trainer *t, Err *err)
@@ -75,19 +78,30 @@ static mpr_status open_session(mpr_trainer *t, Err *err)
 
 static mpr_status make_optimizer(mpr_trainer *t, Err *err)
 {
-    double rate = mpri_option_float(t->o, OPT_LEARNING_RATE), decay = mpri_option_float(t->o, OPT_WEIGHT_DECAY);
+    double rate = mpri_option_float(t->o, OPT_LEARNING_RATE),
+           decay = mpri_option_float(t->o, OPT_WEIGHT_DECAY);
     bool all = mpri_option_flag(t->o, OPT_DECAY_ALL);
     if (mpri_option_is(t->o, OPT_OPTIM, "sgd")) {
         mpr_sgd o = {
-            .size = sizeof(o), .learning_rate = rate, .weight_decay = decay, .no_decay_rank01 = !all,
-            .momentum = mpri_option_float(t->o, OPT_MOMENTUM), .nesterov = mpri_option_flag(t->o, OPT_NESTEROV),
+            .size = sizeof(o),
+            .learning_rate = rate,
+            .weight_decay = decay,
+            .no_decay_rank01 = !all,
+            .momentum = mpri_option_float(t->o, OPT_MOMENTUM),
+            .nesterov = mpri_option_flag(t->o, OPT_NESTEROV),
         };
         return mpri_optimizer_sgd(t->s, &o, &t->opt, err);
     }
     mpr_adamw o = {
-        .size = sizeof(o), .learning_rate = rate, .weight_decay = decay, .no_decay_rank01 = !all, .zero_is_zero = true,
-        .beta1 = mpri_option_float(t->o, OPT_BETA1), .beta2 = mpri_option_float(t->o, OPT_BETA2),
-        .epsilon = mpri_option_float(t->o, OPT_EPSILON), .l2 = mpri_option_is(t->o, OPT_OPTIM, "adam"),
+        .size = sizeof(o),
+        .learning_rate = rate,
+        .weight_decay = decay,
+        .no_decay_rank01 = !all,
+        .zero_is_zero = true,
+        .beta1 = mpri_option_float(t->o, OPT_BETA1),
+        .beta2 = mpri_option_float(t->o, OPT_BETA2),
+        .epsilon = mpri_option_float(t->o, OPT_EPSILON),
+        .l2 = mpri_option_is(t->o, OPT_OPTIM, "adam"),
     };
     return mpri_optimizer_adamw(t->s, &o, &t->opt, err);
 }
@@ -103,7 +117,8 @@ static int count_items(const char *const *list)
 
 static mpr_status open_data(mpr_trainer *t, Err *err)
 {
-    const char *const *files = mpri_option_list(t->o, OPT_TRAIN_DATA), *const *eval = mpri_option_list(t->o, OPT_EVAL_DATA);
+    const char *const *files = mpri_option_list(t->o, OPT_TRAIN_DATA);
+    const char *const *eval = mpri_option_list(t->o, OPT_EVAL_DATA);
     mpr_dataset_options o = {
         .size = sizeof(o),
         .labels = OPTION(LABELS),
@@ -117,16 +132,19 @@ static mpr_status open_data(mpr_trainer *t, Err *err)
         .bind = mpri_option_list(t->o, OPT_BIND),
         .synthetic_rows = mpri_option_int(t->o, OPT_SYNTHETIC, 0),
     };
-    if (files || o.synthetic_rows) TRY(mpri_dataset_open(t->s, files, count_items(files), &o, &t->train, err));
+    if (files || o.synthetic_rows)
+        TRY(mpri_dataset_open(t->s, files, count_items(files), &o, &t->train, err));
     if (eval) {
         o.batch_size = mpri_option_int(t->o, OPT_EVAL_BATCH_SIZE, 8);
         o.shuffle = o.drop_last = false;
         o.synthetic_rows = 0;
         TRY(mpri_dataset_open(t->s, eval, count_items(eval), &o, &t->eval, err));
     }
-    bool evaluates = !mpri_option_is(t->o, OPT_EVAL_STRATEGY, "no") || mpri_option_flag(t->o, OPT_EVAL_ON_START);
+    bool evaluates = !mpri_option_is(t->o, OPT_EVAL_STRATEGY, "no") ||
+                     mpri_option_flag(t->o, OPT_EVAL_ON_START);
     if (evaluates && !eval) {
-        mpri_err_set(err, MPR_E_USAGE, "evaluation is asked for (eval-strategy, eval-on-start) without eval-data");
+        mpri_err_set(err, MPR_E_USAGE,
+                     "evaluation is asked for (eval-strategy, eval-on-start) without eval-data");
         return mpri_err_advice(err, "give --eval-data FILE, or --eval-strategy no");
     }
     return MPR_OK;
@@ -143,16 +161,20 @@ static mpr_status plan_length(mpr_trainer *t, Err *err)
     t->batches = t->train ? mpri_dataset_batches(t->train) : 0;
     if (!t->train) {
         if (t->max_steps > 0) return MPR_OK;
-        mpri_err_set(err, MPR_E_USAGE, "max-steps is not set; with an own data source the length of an epoch is not known");
+        mpri_err_set(
+            err, MPR_E_USAGE,
+            "max-steps is not set; with an own data source the length of an epoch is not known");
         return mpri_err_advice(err, "set max-steps");
     }
     if (!t->batches) {
-        mpri_err_set(err, MPR_E_DATA, "%lld rows give no whole batch of %lld, and dataloader-drop-last is set", (long long)t->train->rows,
-                     (long long)t->train->o.batch_size);
+        mpri_err_set(err, MPR_E_DATA,
+                     "%lld rows give no whole batch of %lld, and dataloader-drop-last is set",
+                     (long long)t->train->rows, (long long)t->train->o.batch_size);
         return mpri_err_advice(err, "use a smaller batch size");
     }
     int64_t per_epoch = t->batches / window + (t->batches % window != 0);
-    if (t->max_steps > 0) t->epochs = (double)(t->max_steps / per_epoch + (t->max_steps % per_epoch != 0));
+    if (t->max_steps > 0)
+        t->epochs = (double)(t->max_steps / per_epoch + (t->max_steps % per_epoch != 0));
     else t->max_steps = (int64_t)ceil(t->epochs * (double)per_epoch);
     return MPR_OK;
 }
@@ -180,8 +202,9 @@ static mpr_status scaler_options(const mpr_trainer *t, mpr_scaler_options *o, Er
     };
     if (max && strcmp(max, "none") && mpri_parse_f64(max, &value)) o->max_scale = (float)value;
     if (dynamic && !(o->init_scale >= o->min_scale && o->init_scale <= o->max_scale)) {
-        mpri_err_set(err, MPR_E_USAGE, "init-scale is %s; allowed are min-scale (%s) to max-scale (%s)", OPTION(INIT_SCALE), OPTION(MIN_SCALE),
-                     max ? max : "none");
+        mpri_err_set(err, MPR_E_USAGE,
+                     "init-scale is %s; allowed are min-scale (%s) to max-scale (%s)",
+                     OPTION(INIT_SCALE), OPTION(MIN_SCALE), max ? max : "none");
         return mpri_err_advice(err, "raise max-scale or lower min-scale");
     }
     return MPR_OK;
@@ -190,15 +213,20 @@ static mpr_status scaler_options(const mpr_trainer *t, mpr_scaler_options *o, Er
 static mpr_status join(mpr_trainer *t, Err *err)
 {
     mpr_schedule_options so = {
-        .size = sizeof(so), .type = OPTION(SCHEDULER), .warmup_steps = mpri_option_float(t->o, OPT_WARMUP), .total_steps = t->max_steps,
+        .size = sizeof(so),
+        .type = OPTION(SCHEDULER),
+        .warmup_steps = mpri_option_float(t->o, OPT_WARMUP),
+        .total_steps = t->max_steps,
         .learning_rate = mpri_option_float(t->o, OPT_LEARNING_RATE),
     };
     TRY(mpri_schedule_create(t->s, &so, &t->schedule, err));
     mpr_scaler_options scaler;
     TRY(scaler_options(t, &scaler, err));
     mpr_prepare_options po = {
-        .size = sizeof(po), .gradient_accumulation_steps = (int)mpri_option_int(t->o, OPT_ACCUMULATION, 1),
-        .max_grad_norm = (float)mpri_option_float(t->o, OPT_MAX_GRAD_NORM), .scaler = &scaler,
+        .size = sizeof(po),
+        .gradient_accumulation_steps = (int)mpri_option_int(t->o, OPT_ACCUMULATION, 1),
+        .max_grad_norm = (float)mpri_option_float(t->o, OPT_MAX_GRAD_NORM),
+        .scaler = &scaler,
     };
     return mpri_prepare(t->s, t->opt, t->train, t->schedule, &po, &t->p, err);
 }
@@ -206,12 +234,15 @@ static mpr_status join(mpr_trainer *t, Err *err)
 static mpr_status set_up(mpr_trainer *t, Err *err)
 {
     TRY(mpri_options_check(t->o, err));
-    if (!mpri_option_list(t->o, OPT_TRAIN_DATA) && !mpri_option_here(t->o, OPT_SYNTHETIC) && !t->call.on_batch) {
+    if (!mpri_option_list(t->o, OPT_TRAIN_DATA) && !mpri_option_here(t->o, OPT_SYNTHETIC) &&
+        !t->call.on_batch) {
         mpri_err_set(err, MPR_E_USAGE, "no training data: train-data is not set");
         return mpri_err_advice(err, "give --train-data FILE.npz, or --synthetic N");
     }
     if (mpri_option_int(t->o, OPT_ACCUMULATION, 1) > 1000000) {
-        mpri_err_set(err, MPR_E_USAGE, "gradient-accumulation-steps is %s; allowed are up to 1000000", OPTION(ACCUMULATION));
+        mpri_err_set(err, MPR_E_USAGE,
+                     "gradient-accumulation-steps is %s; allowed are up to 1000000",
+                     OPTION(ACCUMULATION));
         return mpri_err_advice(err, "use a larger batch");
     }
     mpri_metrics_choose(&t->metrics, mpri_option_list(t->o, OPT_METRICS));
@@ -222,7 +253,8 @@ static mpr_status set_up(mpr_trainer *t, Err *err)
     return join(t, err);
 }
 
-mpr_status mpri_trainer_create(mpr_model *model, const mpr_trainer_options *o, const mpr_trainer_callbacks *callbacks, mpr_trainer **out, Err *err)
+mpr_status mpri_trainer_create(mpr_model *model, const mpr_trainer_options *o,
+                               const mpr_trainer_callbacks *callbacks, mpr_trainer **out, Err *err)
 {
     *out = NULL;
     mpr_trainer *t = CONTEXT_NEW(model->ctx, mpr_trainer);
@@ -234,7 +266,8 @@ mpr_status mpri_trainer_create(mpr_model *model, const mpr_trainer_options *o, c
     t->eval_loss = NAN;
     atomic_init(&t->stop, 0);
     mpri_arena_init(&t->arena, &t->ctx->alloc, 0);
-    mpr_status status = mpri_take_options(&t->call, sizeof(t->call), callbacks, "mpr_trainer_callbacks", err);
+    mpr_status status = mpri_take_options(&t->call, sizeof(t->call), callbacks,
+                                          "mpr_trainer_callbacks", err);
     if (status == MPR_OK) status = copy_options(t, o, err);
     if (status == MPR_OK) {
         t->out = mpri_option_text(t->o, OPT_OUTPUT_DIR);

@@ -1,5 +1,5 @@
-/* Checkpoints: whatever is damaged, missing or foreign is refused and changes nothing; what is whole restores
- * the position bit for bit, also inside an accumulation window. */
+/* Checkpoints: whatever is damaged, missing or foreign is refused and changes nothing; what is
+ * whole restores the position bit for bit, also inside an accumulation window. */
 #include "tests/train/digits.h"
 
 #include <math.h>
@@ -16,13 +16,30 @@ typedef struct Loop {
 static void loop_open(Loop *l, Digits *d, int64_t batch, bool sgd)
 {
     const char *file = test_data("digits/train.npz");
-    mpr_dataset_options data = { .size = sizeof(data), .batch_size = batch, .shuffle = true, .seed = 3 };
-    mpr_prepare_options po = { .size = sizeof(po), .gradient_accumulation_steps = 3, .max_grad_norm = 1 };
+    mpr_dataset_options data = {
+        .size = sizeof(data), .batch_size = batch, .shuffle = true, .seed = 3};
+    mpr_prepare_options po = {
+        .size = sizeof(po), .gradient_accumulation_steps = 3, .max_grad_norm = 1};
     l->s = digits_session(d, MPR_FLOAT16);
-    if (sgd) assert_call(mpr_optimizer_sgd(l->s, &(mpr_sgd){ .size = sizeof(mpr_sgd), .learning_rate = 0.1, .momentum = 0.9 }, &l->opt), l->s);
-    else assert_call(mpr_optimizer_adamw(l->s, &(mpr_adamw){ .size = sizeof(mpr_adamw), .learning_rate = 3e-3, .weight_decay = 0.01 }, &l->opt), l->s);
+    if (sgd)
+        assert_call(mpr_optimizer_sgd(
+                        l->s,
+                        &(mpr_sgd){.size = sizeof(mpr_sgd), .learning_rate = 0.1, .momentum = 0.9},
+                        &l->opt),
+                    l->s);
+    else
+        assert_call(mpr_optimizer_adamw(l->s,
+                                        &(mpr_adamw){.size = sizeof(mpr_adamw),
+                                                     .learning_rate = 3e-3,
+                                                     .weight_decay = 0.01},
+                                        &l->opt),
+                    l->s);
     assert_call(mpr_dataset_open(l->s, &file, 1, &data, &l->data), l->s);
-    assert_call(mpr_schedule_create(l->s, &(mpr_schedule_options){ .size = sizeof(mpr_schedule_options), .total_steps = 50 }, &l->schedule), l->s);
+    assert_call(mpr_schedule_create(l->s,
+                                    &(mpr_schedule_options){.size = sizeof(mpr_schedule_options),
+                                                            .total_steps = 50},
+                                    &l->schedule),
+                l->s);
     assert_call(mpr_prepare(l->s, l->opt, l->data, l->schedule, &po, &l->p), l->s);
 }
 
@@ -59,12 +76,15 @@ static void remove_folder(const char *path)
     assert_int_equal(system(command), 0);
 }
 
-/* Saved after any number of micro-batches, the next 20 give the weights of the uninterrupted run. */
+/* Saved after any number of micro-batches, the next 20 give the weights of the uninterrupted
+ * run. */
 static void exact_resume(void **state)
 {
     (void)state;
     static float whole[128 * 64], parts[128 * 64];
-    static const int cuts[] = { 3, 4, 5, 21, 22, 23, 44 }; /* at a step, inside windows, around the epoch's end (22 batches) */
+    static const int cuts[] = {
+        3,  4,  5, 21,
+        22, 23, 44}; /* at a step, inside windows, around the epoch's end (22 batches) */
     Digits d;
     char folder[64];
     digits_open(&d, 1);
@@ -103,10 +123,11 @@ static void saved_twice(void **state)
     assert_call(mpr_prepared_load(a.p, first), a.p);
     assert_call(mpr_prepared_save(a.p, second), a.p);
     assert_call(mpr_prepared_save(a.p, second), a.p); /* over an existing one */
-    static const char *const names[] = { "state.json", "model.safetensors", "optimizer.safetensors" };
+    static const char *const names[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
     for (int i = 0; i < 3; i++) {
         char command[300];
-        snprintf(command, sizeof(command), "cmp '%s/%s' '%s/%s'", first, names[i], second, names[i]);
+        snprintf(command, sizeof(command), "cmp '%s/%s' '%s/%s'", first, names[i], second,
+                 names[i]);
         assert_int_equal(system(command), 0);
     }
     loop_close(&a);
@@ -150,7 +171,7 @@ static void refused(Loop *l, const char *folder, const char *name, const float *
 static void damage(void **state)
 {
     (void)state;
-    static const char *const names[] = { "state.json", "model.safetensors", "optimizer.safetensors" };
+    static const char *const names[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
     static float before[128 * 64];
     Digits d;
     char folder[64], path[128];
@@ -219,7 +240,8 @@ static void other_runs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(exact_resume), cmocka_unit_test(saved_twice), cmocka_unit_test(damage),
-                                        cmocka_unit_test(other_runs) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(exact_resume),
+                                       cmocka_unit_test(saved_twice), cmocka_unit_test(damage),
+                                       cmocka_unit_test(other_runs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define assert_call(call, handle)                                                                                              \
-    do {                                                                                                                       \
-        if ((call) != MPR_OK) {                                                                                                \
-            mpr_error error_ = mpr_last_error(handle);                                                                         \
-            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message, error_.where, error_.advice);           \
-        }                                                                                                                      \
+#define assert_call(call, handle)                                                                  \
+    do {                                                                                           \
+        if ((call) != MPR_OK) {                                                                    \
+            mpr_error error_ = mpr_last_error(handle);                                             \
+            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message,             \
+                     error_.where, error_.advice);                                                 \
+        }                                                                                          \
     } while (0)
 
 typedef struct Digits {
@@ -25,7 +26,7 @@ typedef struct Digits {
 
 static inline void digits_open(Digits *d, int threads)
 {
-    mpr_context_options o = { .size = sizeof(o), .threads = threads };
+    mpr_context_options o = {.size = sizeof(o), .threads = threads};
     assert_int_equal(mpr_context_create(&o, &d->ctx), MPR_OK);
     assert_call(mpr_model_load(d->ctx, test_data("digits/model_ts.onnx"), NULL, &d->model), d->ctx);
     assert_call(mpr_tensors_load(d->ctx, test_data("digits/train.npz"), &d->train), d->ctx);
@@ -47,16 +48,18 @@ static inline void digits_close(Digits *d)
 static inline mpr_session *digits_session(Digits *d, mpr_dtype autocast)
 {
     mpr_session *s;
-    mpr_session_options o = { .size = sizeof(o), .autocast = autocast, .loss = "cross-entropy" };
+    mpr_session_options o = {.size = sizeof(o), .autocast = autocast, .loss = "cross-entropy"};
     assert_call(mpr_session_open(d->model, &o, &s), d->model);
     return s;
 }
 
 static inline void digits_bind(Digits *d, mpr_session *s, int64_t first, int64_t n)
 {
-    int64_t xs[2] = { n, 64 }, ys[1] = { n };
-    assert_call(mpr_session_bind(s, "x", (const float *)d->x.data + first * 64, MPR_FLOAT32, xs, 2), s);
-    assert_call(mpr_session_bind(s, "labels", (const int64_t *)d->y.data + first, MPR_INT64, ys, 1), s);
+    int64_t xs[2] = {n, 64}, ys[1] = {n};
+    assert_call(mpr_session_bind(s, "x", (const float *)d->x.data + first * 64, MPR_FLOAT32, xs, 2),
+                s);
+    assert_call(mpr_session_bind(s, "labels", (const int64_t *)d->y.data + first, MPR_INT64, ys, 1),
+                s);
 }
 
 /* A weight of the session into buf (8192 floats). */

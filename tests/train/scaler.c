@@ -1,6 +1,7 @@
-/* The loss scaler against vectors recorded from torch.amp.GradScaler and the clauses of the scaler: every
- * scenario runs through a real session, optimizer and executor. tests/data/amp/scaler_vectors.json holds
- * scenarios of events with one expected result per event; a list ends at its first error. */
+/* The loss scaler against vectors recorded from torch.amp.GradScaler and the clauses of the scaler:
+ * every scenario runs through a real session, optimizer and executor.
+ * tests/data/amp/scaler_vectors.json holds scenarios of events with one expected result per event;
+ * a list ends at its first error. */
 #include "tests/support/support.h"
 
 #include <jansson.h>
@@ -82,15 +83,23 @@ static void make_graph(World *w)
     mpri_arena_init(&w->imported.arena, mpri_alloc_default(), 0);
     w->imported.names = mpri_intern_create(&w->imported.arena);
     Graph *g = mpri_graph_create(&w->imported.arena, w->imported.names, mpri_op_table());
-    json_object_foreach(json_object_get(w->scenario, "params"), name, p) {
+    json_object_foreach(json_object_get(w->scenario, "params"), name, p)
+    {
         const json_t *x = json_object_get(p, "x");
         DType dtype = dtype_of(json_object_get(p, "dtype"));
-        float init[MAX_ELEMENTS] = { 0 };
-        Shape shape = { .rank = 1, .d = { (Dim)json_array_size(x) } };
-        for (size_t i = 0; dtype == MPR_FLOAT32 && i < json_array_size(x); i++) init[i] = from_bits(json_string_value(json_array_get(x, i)));
-        Value *v = mpri_value_const_copy(g, mpri_intern(w->imported.names, name), MPR_FLOAT32, &shape, init);
+        float init[MAX_ELEMENTS] = {0};
+        Shape shape = {.rank = 1, .d = {(Dim)json_array_size(x)}};
+        for (size_t i = 0; dtype == MPR_FLOAT32 && i < json_array_size(x); i++)
+            init[i] = from_bits(json_string_value(json_array_get(x, i)));
+        Value *v = mpri_value_const_copy(g, mpri_intern(w->imported.names, name), MPR_FLOAT32,
+                                         &shape, init);
         Param *row = mpri_graph_add_param(g);
-        *row = (Param){ .name = v->name, .public_name = v->name, .value = v, .file_dtype = MPR_FLOAT32, .trained = true, .reason = "test" };
+        *row = (Param){.name = v->name,
+                       .public_name = v->name,
+                       .value = v,
+                       .file_dtype = MPR_FLOAT32,
+                       .trained = true,
+                       .reason = "test"};
         v->param = g->n_params - 1;
     }
     w->imported.graph = g;
@@ -98,21 +107,25 @@ static void make_graph(World *w)
 
 static mpr_scaler_options options_of(const World *w, const json_t *config)
 {
-    mpr_scaler_options o = { .size = sizeof(o) };
+    mpr_scaler_options o = {.size = sizeof(o)};
     const char *preset = json_string_value(json_object_get(w->scenario, "preset"));
     o.torch_preset = !preset || !strcmp(preset, "torch");
     o = mpri_scaler_fill(&o);
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)config, key, v) {
+    json_object_foreach((json_t *)config, key, v)
+    {
         if (!strcmp(key, "init_scale")) o.init_scale = (float)number(v);
         else if (!strcmp(key, "growth_factor")) o.growth_factor = number(v);
         else if (!strcmp(key, "backoff_factor")) o.backoff_factor = number(v);
-        else if (!strcmp(key, "growth_interval")) o.growth_interval = (int32_t)json_integer_value(v);
+        else if (!strcmp(key, "growth_interval"))
+            o.growth_interval = (int32_t)json_integer_value(v);
         else if (!strcmp(key, "min_scale")) o.min_scale = (float)number(v);
-        else if (!strcmp(key, "max_scale")) o.max_scale = json_is_null(v) ? INFINITY : (float)number(v);
+        else if (!strcmp(key, "max_scale"))
+            o.max_scale = json_is_null(v) ? INFINITY : (float)number(v);
         else if (!strcmp(key, "hysteresis")) o.hysteresis = (int32_t)json_integer_value(v);
-        else if (!strcmp(key, "max_consecutive_skips")) o.max_consecutive_skips = (int32_t)json_integer_value(v);
+        else if (!strcmp(key, "max_consecutive_skips"))
+            o.max_consecutive_skips = (int32_t)json_integer_value(v);
         else if (!strcmp(key, "enabled")) o.disabled = json_is_false(v);
         else fail_msg("%s: unknown option %s", w->id, key);
     }
@@ -123,12 +136,14 @@ static mpr_status make_optimizers(World *w)
 {
     const char *name, *globs[MAX_PARAMS + 1];
     json_t *o;
-    json_object_foreach(json_object_get(w->scenario, "optimizers"), name, o) {
+    json_object_foreach(json_object_get(w->scenario, "optimizers"), name, o)
+    {
         const json_t *params = json_object_get(o, "params"), *lr = json_object_get(o, "lr");
         size_t n = json_array_size(params);
         for (size_t i = 0; i < n; i++) globs[i] = json_string_value(json_array_get(params, i));
         globs[n] = NULL;
-        mpr_sgd sgd = { .size = sizeof(sgd), .learning_rate = lr ? (float)number(lr) : 1, .parameters = globs };
+        mpr_sgd sgd = {
+            .size = sizeof(sgd), .learning_rate = lr ? (float)number(lr) : 1, .parameters = globs};
         w->opt_name[w->n_opts] = name;
         TRY(mpri_optimizer_sgd(w->s, &sgd, &w->opt[w->n_opts], &w->err));
         w->n_opts++;
@@ -136,31 +151,36 @@ static mpr_status make_optimizers(World *w)
     return MPR_OK;
 }
 
-/* Gradient buffers of another type cannot arise in a session; they are made by hand to see them refused. */
+/* Gradient buffers of another type cannot arise in a session; they are made by hand to see them
+ * refused. */
 static void make_odd_gradients(World *w)
 {
     const char *name;
     json_t *p;
-    json_object_foreach(json_object_get(w->scenario, "params"), name, p) {
+    json_object_foreach(json_object_get(w->scenario, "params"), name, p)
+    {
         DType t = dtype_of(json_object_get(p, "dtype"));
         SessionParam *sp;
         StoreSlot *slot;
         assert_ok(mpri_session_find_param(w->s, name, &sp, &w->err), &w->err);
-        if (t != MPR_FLOAT32) assert_ok(mpri_session_slot(w->s, sp->grad_slot, SLOT_GRAD, t, &sp->shape, sp->index, &slot, &w->err), &w->err);
+        if (t != MPR_FLOAT32)
+            assert_ok(mpri_session_slot(w->s, sp->grad_slot, SLOT_GRAD, t, &sp->shape, sp->index,
+                                        &slot, &w->err),
+                      &w->err);
     }
 }
 
 static mpr_status world_begin(World *w, const json_t *scenario)
 {
-    *w = (World){ .scenario = scenario, .id = json_string_value(json_object_get(scenario, "id")) };
+    *w = (World){.scenario = scenario, .id = json_string_value(json_object_get(scenario, "id"))};
     mpri_err_clear(&w->err);
-    mpr_context_options co = { .size = sizeof(co), .threads = 1 };
+    mpr_context_options co = {.size = sizeof(co), .threads = 1};
     assert_int_equal(mpr_context_create(&co, &w->ctx), MPR_OK);
     make_graph(w);
     mpri_handle_init(&w->model.h, HANDLE_MODEL, NULL);
     w->model.ctx = w->ctx;
     w->model.m = &w->imported;
-    mpr_session_options so = { .size = sizeof(so) };
+    mpr_session_options so = {.size = sizeof(so)};
     assert_ok(mpri_session_open(&w->model, &so, &w->s, &w->err), &w->err);
     make_odd_gradients(w);
     TRY(make_optimizers(w));
@@ -216,10 +236,11 @@ static json_t *params_of(World *w, const mpr_optimizer *opt)
 
 static json_t *state_of(const World *w)
 {
-    mpr_scaler_state st = { .size = sizeof(st) };
+    mpr_scaler_state st = {.size = sizeof(st)};
     mpri_scaler_state(w->sc, &st);
-    return json_pack("{s:o,s:i,s:i,s:I,s:I}", "scale", scale_number(st.scale), "tracker", st.growth_tracker, "skips_in_row", st.skips_in_row,
-                     "skips", (json_int_t)st.skips, "empty", (json_int_t)st.empty);
+    return json_pack("{s:o,s:i,s:i,s:I,s:I}", "scale", scale_number(st.scale), "tracker",
+                     st.growth_tracker, "skips_in_row", st.skips_in_row, "skips",
+                     (json_int_t)st.skips, "empty", (json_int_t)st.empty);
 }
 
 static mpr_status do_scale(World *w, const json_t *e, json_t **out)
@@ -228,7 +249,8 @@ static mpr_status do_scale(World *w, const json_t *e, json_t **out)
     float y[MAX_ELEMENTS], scale = mpri_scaler_begin(w->sc);
     for (size_t i = 0; i < json_array_size(x); i++) {
         float v = (float)number(json_array_get(x, i));
-        if (dtype_of(json_object_get(e, "dtype")) == MPR_FLOAT16) v = mpri_f16_to_f32(mpri_f32_to_f16(v));
+        if (dtype_of(json_object_get(e, "dtype")) == MPR_FLOAT16)
+            v = mpri_f16_to_f32(mpri_f32_to_f16(v));
         y[i] = v * scale;
     }
     *out = json_pack("{s:s,s:o}", "dtype", "f32", "bits", bits_of(y, (int64_t)json_array_size(x)));
@@ -262,8 +284,10 @@ static mpr_status do_unscale(World *w, const json_t *e, json_t **out)
     mpr_optimizer *opt = opt_of(w, e);
     TRY(mpri_scaler_unscale(w->sc, opt, &w->err));
     bool checked = false;
-    for (int i = 0; i < w->sc->n_entries; i++) checked |= w->sc->entries[i].opt == opt && w->sc->entries[i].checked;
-    *out = json_pack("{s:b,s:b,s:o}", "found_inf", mpri_scaler_found(w->s, opt), "checked", checked, "grads", grads_of(w, opt));
+    for (int i = 0; i < w->sc->n_entries; i++)
+        checked |= w->sc->entries[i].opt == opt && w->sc->entries[i].checked;
+    *out = json_pack("{s:b,s:b,s:o}", "found_inf", mpri_scaler_found(w->s, opt), "checked", checked,
+                     "grads", grads_of(w, opt));
     return MPR_OK;
 }
 
@@ -279,7 +303,7 @@ static mpr_status do_clip(World *w, const json_t *e, json_t **out)
 
 static mpr_status do_step(World *w, const json_t *e, json_t **out)
 {
-    static const char *const words[] = { "UPDATED", "SKIPPED", "NOTHING" };
+    static const char *const words[] = {"UPDATED", "SKIPPED", "NOTHING"};
     mpr_optimizer *opt = opt_of(w, e);
     mpr_step_outcome outcome;
     TRY(mpri_scaler_step(w->sc, opt, &outcome, &w->err));
@@ -327,7 +351,8 @@ static mpr_status do_load_state(World *w, const json_t *e, json_t **out)
 static mpr_status do_update(World *w, const json_t *e, json_t **out)
 {
     const json_t *to = json_object_get(e, "new_scale");
-    mpr_status status = to ? mpri_scaler_update_to(w->sc, (float)number(to), &w->err) : mpri_scaler_update(w->sc, &w->err);
+    mpr_status status = to ? mpri_scaler_update_to(w->sc, (float)number(to), &w->err)
+                           : mpri_scaler_update(w->sc, &w->err);
     *out = state_of(w);
     return status;
 }
@@ -343,7 +368,8 @@ static mpr_status do_new(World *w, const json_t *e)
 static void do_zero(World *w, const json_t *e)
 {
     mpr_optimizer *opt = opt_of(w, e);
-    for (int i = 0; i < opt->n_params; i++) opt->params[i].p->present = opt->params[i].p->scaled = opt->params[i].p->unscaled = false;
+    for (int i = 0; i < opt->n_params; i++)
+        opt->params[i].p->present = opt->params[i].p->scaled = opt->params[i].p->unscaled = false;
 }
 
 static mpr_status run_event(World *w, const json_t *e, json_t **out);
@@ -385,16 +411,20 @@ static mpr_status do_repeat(World *w, const json_t *e, json_t **out)
             json_decref(last);
             last = event_result(w, json_array_get(events, k), &ok);
         }
-        json_t *scale = json_object_get(last, "scale"), *open = json_array_get(runs, json_array_size(runs) - 1);
+        json_t *scale = json_object_get(last, "scale"),
+               *open = json_array_get(runs, json_array_size(runs) - 1);
         if (!scale) break;
-        if (open && json_equal(json_array_get(open, 0), scale)) json_array_set_new(open, 1, json_integer(json_integer_value(json_array_get(open, 1)) + 1));
+        if (open && json_equal(json_array_get(open, 0), scale))
+            json_array_set_new(open, 1,
+                               json_integer(json_integer_value(json_array_get(open, 1)) + 1));
         else json_array_append_new(runs, json_pack("[O,i]", scale, 1));
     }
     *out = json_pack("{s:o}", "scales", runs);
     json_t *tracker = json_object_get(last, "tracker");
     if (tracker) json_object_set(*out, "tracker", tracker);
     if (!ok) json_object_set(*out, "error", json_object_get(last, "error"));
-    if (json_object_get(last, "after")) json_object_set(*out, "after", json_object_get(last, "after"));
+    if (json_object_get(last, "after"))
+        json_object_set(*out, "after", json_object_get(last, "after"));
     json_decref(last);
     return ok ? MPR_OK : MPR_E_ORDER;
 }
@@ -415,7 +445,8 @@ static mpr_status run_event(World *w, const json_t *e, json_t **out)
     if (!strcmp(k, "new")) return do_new(w, e);
     if (!strcmp(k, "mark_serialise")) return mpri_scaler_check_idle(w->sc, &w->err);
     if (!strcmp(k, "set")) {
-        return mpri_scaler_set(w->sc, json_string_value(json_object_get(e, "what")), number(json_object_get(e, "value")), &w->err);
+        return mpri_scaler_set(w->sc, json_string_value(json_object_get(e, "what")),
+                               number(json_object_get(e, "value")), &w->err);
     }
     if (!strcmp(k, "zero")) {
         do_zero(w, e);
@@ -443,8 +474,10 @@ static bool same_members(const json_t *want, const json_t *have, bool clip)
 {
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)want, key, v) {
-        if (!strcmp(key, "optimizer_called") || !strcmp(key, "message") || json_is_null(v)) continue;
+    json_object_foreach((json_t *)want, key, v)
+    {
+        if (!strcmp(key, "optimizer_called") || !strcmp(key, "message") || json_is_null(v))
+            continue;
         if (!same_value(key, v, json_object_get(have, key), clip)) return false;
     }
     return true;
@@ -461,10 +494,12 @@ static bool same_value(const char *key, const json_t *want, const json_t *have, 
     if (json_is_array(want)) {
         if (json_array_size(want) != json_array_size(have)) return false;
         for (size_t i = 0; i < json_array_size(want); i++)
-            if (!same_value(key, json_array_get(want, i), json_array_get(have, i), clip)) return false;
+            if (!same_value(key, json_array_get(want, i), json_array_get(have, i), clip))
+                return false;
         return true;
     }
-    if (clip && json_is_string(want) && strcmp(key, "norm")) return near_bits(json_string_value(want), json_string_value(have));
+    if (clip && json_is_string(want) && strcmp(key, "norm"))
+        return near_bits(json_string_value(want), json_string_value(have));
     if (json_is_number(want) && json_is_number(have)) {
         double a = json_number_value(want), b = json_number_value(have);
         return a == b || (!strcmp(key, "norm") && fabs(a - b) <= 1e-6 * fabs(a));
@@ -476,7 +511,8 @@ static bool check(const World *w, size_t index, const json_t *want, const json_t
 {
     if (same_members(want, have, json_object_get(want, "norm") != NULL)) return true;
     char *a = json_dumps(want, JSON_SORT_KEYS), *b = json_dumps(have, JSON_SORT_KEYS);
-    print_error("%s, event %zu: expected %s\n  found %s (%s)\n", w->id, index, a, b, w->err.message);
+    print_error("%s, event %zu: expected %s\n  found %s (%s)\n", w->id, index, a, b,
+                w->err.message);
     free(a);
     free(b);
     return false;
@@ -485,7 +521,8 @@ static bool check(const World *w, size_t index, const json_t *want, const json_t
 static bool run_scenario(const json_t *scenario)
 {
     World w;
-    const json_t *want = json_object_get(scenario, "mpr"), *events = json_object_get(scenario, "events");
+    const json_t *want = json_object_get(scenario, "mpr"),
+                 *events = json_object_get(scenario, "events");
     if (!json_is_array(want)) want = json_object_get(scenario, "torch");
     bool good = true, ok = true;
     mpr_status status = world_begin(&w, scenario);
@@ -528,6 +565,6 @@ static void all_vectors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(all_vectors) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_vectors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

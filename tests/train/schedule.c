@@ -7,13 +7,15 @@
 
 static double factor(ScheduleKind kind, double warmup, double total, double base, int64_t step)
 {
-    mpr_schedule p = { .kind = kind, .warmup = warmup, .total = total, .base = base, .plateau.factor = 1 };
+    mpr_schedule p = {
+        .kind = kind, .warmup = warmup, .total = total, .base = base, .plateau.factor = 1};
     return mpri_schedule_factor(&p, step);
 }
 
 static void near(double got, double want)
 {
-    if (!(fabs(got - want) <= 1e-12 * fabs(want) + 1e-15)) fail_msg("%.17g, expected %.17g", got, want);
+    if (!(fabs(got - want) <= 1e-12 * fabs(want) + 1e-15))
+        fail_msg("%.17g, expected %.17g", got, want);
 }
 
 static void values(void **state)
@@ -41,7 +43,7 @@ static void values(void **state)
 static void plateau(void **state)
 {
     (void)state;
-    mpr_schedule p = { .kind = SCHEDULE_PLATEAU, .plateau.factor = 1 };
+    mpr_schedule p = {.kind = SCHEDULE_PLATEAU, .plateau.factor = 1};
     mpri_schedule_metric(&p, 1.0, false);
     for (int i = 0; i < 10; i++) mpri_schedule_metric(&p, 1.0, false);
     near(mpri_schedule_factor(&p, 0), 1);
@@ -53,6 +55,6 @@ static void plateau(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(values), cmocka_unit_test(plateau) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(values), cmocka_unit_test(plateau)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

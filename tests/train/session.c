@@ -1,4 +1,5 @@
-/* Sessions through the public header: handles and arguments, order of calls, accumulation, outputs, export. */
+/* Sessions through the public header: handles and arguments, order of calls, accumulation, outputs,
+ * export. */
 #include "tests/train/digits.h"
 
 #include <math.h>
@@ -24,13 +25,17 @@ static void wrong_handles(void **state)
     assert_int_equal(mpr_scaler_unscale(sc, (mpr_optimizer *)(void *)s), MPR_E_USAGE);
     mpr_session *other = digits_session(&d, MPR_DTYPE_NONE);
     assert_int_equal(mpr_session_backward(other, sc), MPR_E_USAGE);
-    mpr_session_options o = { .size = 3 };
+    mpr_session_options o = {.size = 3};
     mpr_session *bad;
     assert_int_equal(mpr_session_open(d.model, &o, &bad), MPR_E_USAGE);
-    struct { mpr_session_options o; char more[64]; } newer;
+    struct {
+        mpr_session_options o;
+        char more[64];
+    } newer;
     memset(&newer, 0, sizeof(newer));
     newer.o.size = sizeof(newer);
-    assert_call(mpr_session_open(d.model, &newer.o, &bad), d.model); /* unknown fields that are zero */
+    assert_call(mpr_session_open(d.model, &newer.o, &bad),
+                d.model); /* unknown fields that are zero */
     mpr_session_close(bad);
     newer.more[5] = 1;
     assert_int_equal(mpr_session_open(d.model, &newer.o, &bad), MPR_E_USAGE);
@@ -47,9 +52,9 @@ static void bind_errors(void **state)
     Digits d;
     digits_open(&d, 1);
     mpr_session *s = digits_session(&d, MPR_DTYPE_NONE);
-    int64_t xs[2] = { 2, 64 }, wide[2] = { 2, 65 }, ys[1] = { 2 }, three[1] = { 3 };
-    int64_t bad_label[2] = { 3, 10 };
-    int32_t labels32[3] = { 1, 2, 3 };
+    int64_t xs[2] = {2, 64}, wide[2] = {2, 65}, ys[1] = {2}, three[1] = {3};
+    int64_t bad_label[2] = {3, 10};
+    int32_t labels32[3] = {1, 2, 3};
     assert_int_equal(mpr_session_bind(s, "z", d.x.data, MPR_FLOAT32, xs, 2), MPR_E_DATA);
     assert_non_null(strstr(mpr_last_error(s).message, "'x', 'labels'"));
     assert_int_equal(mpr_session_bind(s, "x", d.x.data, MPR_FLOAT32, wide, 2), MPR_E_SHAPE);
@@ -104,7 +109,8 @@ static void call_order(void **state)
     assert_int_equal(mpr_scaler_step(sc, opt, &outcome), MPR_E_ORDER);
     assert_call(mpr_scaler_update(sc), sc);
     assert_int_equal(mpr_scaler_update(sc), MPR_E_ORDER);
-    assert_int_equal(mpr_scaler_step(sc, opt, &outcome), MPR_E_ORDER); /* gradients of the old window */
+    assert_int_equal(mpr_scaler_step(sc, opt, &outcome),
+                     MPR_E_ORDER); /* gradients of the old window */
     assert_call(mpr_session_zero_grad(s), s);
     assert_call(mpr_scaler_step(sc, opt, &outcome), sc);
     assert_int_equal(outcome, MPR_STEP_NOTHING);
@@ -125,7 +131,9 @@ static void accumulation(void **state)
         mpr_session *s = digits_session(&d, MPR_DTYPE_NONE);
         mpr_optimizer *opt;
         mpr_step_outcome outcome;
-        assert_call(mpr_optimizer_sgd(s, &(mpr_sgd){ .size = sizeof(mpr_sgd), .learning_rate = 0.1 }, &opt), s);
+        assert_call(
+            mpr_optimizer_sgd(s, &(mpr_sgd){.size = sizeof(mpr_sgd), .learning_rate = 0.1}, &opt),
+            s);
         assert_call(mpr_session_set_loss_divisor(s, (float)window), s);
         for (int k = 0; k < window; k++) {
             digits_bind(&d, s, k * 8 / window, 8 / window);
@@ -135,7 +143,8 @@ static void accumulation(void **state)
         assert_call(mpr_optimizer_step(opt, &outcome), opt);
         assert_int_equal(outcome, MPR_STEP_UPDATED);
         digits_weight(s, window == 1 ? first : other);
-        for (int i = 0; window > 1 && i < 128 * 64; i++) assert_true(fabsf(first[i] - other[i]) <= 1e-7f);
+        for (int i = 0; window > 1 && i < 128 * 64; i++)
+            assert_true(fabsf(first[i] - other[i]) <= 1e-7f);
         mpr_optimizer_destroy(opt);
         mpr_session_close(s);
     }
@@ -174,8 +183,8 @@ static void selection(void **state)
     Digits d;
     digits_open(&d, 1);
     mpr_session *s;
-    const char *freeze[] = { "net.0.*", NULL }, *nothing[] = { "net.9.*", NULL }, *all[] = { "*", NULL };
-    mpr_session_options o = { .size = sizeof(o), .loss = "cross-entropy", .freeze = freeze };
+    const char *freeze[] = {"net.0.*", NULL}, *nothing[] = {"net.9.*", NULL}, *all[] = {"*", NULL};
+    mpr_session_options o = {.size = sizeof(o), .loss = "cross-entropy", .freeze = freeze};
     assert_call(mpr_session_open(d.model, &o, &s), d.model);
     assert_int_equal(mpr_session_parameter_count(s), 4);
     mpr_parameter_info info;
@@ -224,7 +233,7 @@ static void export_and_reload(void **state)
     assert_call(mpr_session_export(s, path), s);
     assert_int_equal(mpr_session_export(s, test_data("digits/model_ts.onnx")), MPR_E_USAGE);
     assert_call(mpr_model_load(d.ctx, path, NULL, &model), d.ctx);
-    mpr_session_options o = { .size = sizeof(o), .loss = "cross-entropy" };
+    mpr_session_options o = {.size = sizeof(o), .loss = "cross-entropy"};
     assert_call(mpr_session_open(model, &o, &again), model);
     digits_bind(&d, again, 0, 32);
     assert_call(mpr_session_evaluate(again, &reloaded), again);
@@ -257,8 +266,10 @@ static void forked_child(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_handles), cmocka_unit_test(bind_errors), cmocka_unit_test(call_order), cmocka_unit_test(accumulation),
-        cmocka_unit_test(non_finite_gradient), cmocka_unit_test(selection), cmocka_unit_test(export_and_reload), cmocka_unit_test(forked_child),
+        cmocka_unit_test(wrong_handles),       cmocka_unit_test(bind_errors),
+        cmocka_unit_test(call_order),          cmocka_unit_test(accumulation),
+        cmocka_unit_test(non_finite_gradient), cmocka_unit_test(selection),
+        cmocka_unit_test(export_and_reload),   cmocka_unit_test(forked_child),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The trainer: learns digits in every precision, resumes to the same bits, skips what is not finite, stops
- * when nothing but skips is left. */
+/* The trainer: learns digits in every precision, resumes to the same bits, skips what is not
+ * finite, stops when nothing but skips is left. */
 #include "tests/train/digits.h"
 
 #include <dirent.h>
@@ -14,8 +14,8 @@ typedef struct Run {
     mpr_status status;
     mpr_trainer_result result;
     char error[2048];
-    int stop_at;        /* step at which the callback asks to stop, 0 never */
-    int poison_at;      /* own data source: step with a NaN feature */
+    int stop_at;   /* step at which the callback asks to stop, 0 never */
+    int poison_at; /* own data source: step with a NaN feature */
     Digits *d;
     int logs, saves;
 } Run;
@@ -51,7 +51,7 @@ static int64_t on_batch(void *user, mpr_session *s, int64_t epoch, int64_t batch
     if (epoch * 5 + batch + 1 != run->poison_at) return 8;
     memcpy(bad, run->d->x.data, sizeof(bad));
     bad[100] = NAN;
-    int64_t shape[2] = { 8, 64 };
+    int64_t shape[2] = {8, 64};
     assert_call(mpr_session_bind(s, "x", bad, MPR_FLOAT32, shape, 2), s);
     return 8;
 }
@@ -80,15 +80,23 @@ static void train(Run *run, int threads, bool own, const char *const *flags)
     assert_call(mpr_trainer_options_create(d.ctx, &o), d.ctx);
     assert_call(mpr_trainer_options_set(o, "output-dir", run->out), o);
     assert_call(mpr_trainer_options_set(o, "loss", "cross-entropy"), o);
-    if (!own) assert_call(mpr_trainer_options_set(o, "train-data", test_data("digits/train.npz")), o);
-    for (; flags && *flags; flags += 2) assert_call(mpr_trainer_options_set(o, flags[0], flags[1]), o);
-    mpr_trainer_callbacks cb = { .size = sizeof(cb), .user = run, .on_step = on_step, .on_log = on_log, .on_save = on_save, .on_batch = own ? on_batch : NULL };
+    if (!own)
+        assert_call(mpr_trainer_options_set(o, "train-data", test_data("digits/train.npz")), o);
+    for (; flags && *flags; flags += 2)
+        assert_call(mpr_trainer_options_set(o, flags[0], flags[1]), o);
+    mpr_trainer_callbacks cb = {.size = sizeof(cb),
+                                .user = run,
+                                .on_step = on_step,
+                                .on_log = on_log,
+                                .on_save = on_save,
+                                .on_batch = own ? on_batch : NULL};
     run->error[0] = 0;
-    run->result = (mpr_trainer_result){ .size = sizeof(run->result) };
+    run->result = (mpr_trainer_result){.size = sizeof(run->result)};
     run->status = mpr_trainer_create(d.model, o, &cb, &t);
     if (run->status == MPR_OK) {
         run->status = mpr_trainer_run(t, &run->result);
-        if (run->status != MPR_OK) snprintf(run->error, sizeof(run->error), "%s", mpr_last_error(t).message);
+        if (run->status != MPR_OK)
+            snprintf(run->error, sizeof(run->error), "%s", mpr_last_error(t).message);
         mpr_trainer_destroy(t);
     } else {
         snprintf(run->error, sizeof(run->error), "%s", mpr_last_error(d.model).message);
@@ -129,15 +137,31 @@ static void succeeded(const Run *run)
 static void learns(void **state)
 {
     (void)state;
-    static const char *const precisions[] = { NULL, "fp16", "bf16" };
+    static const char *const precisions[] = {NULL, "fp16", "bf16"};
     for (int i = 0; i < 3; i++) {
-        Run run = { 0 };
+        Run run = {0};
         char eval[600];
         run_named(&run, "learns");
         snprintf(eval, sizeof(eval), "%s", test_data("digits/eval.npz"));
-        const char *flags[] = { "eval-data", eval, "eval-strategy", "epoch", "metrics", "accuracy,f1", "num-train-epochs", "4", "learning-rate", "3e-3",
-                                "metric-for-best-model", "accuracy", "load-best-model-at-end", "true", "save-total-limit", "1",
-                                precisions[i], "true", NULL };
+        const char *flags[] = {"eval-data",
+                               eval,
+                               "eval-strategy",
+                               "epoch",
+                               "metrics",
+                               "accuracy,f1",
+                               "num-train-epochs",
+                               "4",
+                               "learning-rate",
+                               "3e-3",
+                               "metric-for-best-model",
+                               "accuracy",
+                               "load-best-model-at-end",
+                               "true",
+                               "save-total-limit",
+                               "1",
+                               precisions[i],
+                               "true",
+                               NULL};
         train(&run, 1, false, flags);
         succeeded(&run);
         assert_int_equal(run.result.steps, 704);
@@ -152,17 +176,60 @@ static void learns(void **state)
     }
 }
 
-/* Interrupted at a step and resumed, and with another number of threads: the same weights, the same log. */
+/* Interrupted at a step and resumed, and with another number of threads: the same weights, the same
+ * log. */
 static void same_bits(void **state)
 {
     (void)state;
-    const char *base[] = { "fp16", "true", "init-scale", "4194304", "growth-interval", "4", "per-device-train-batch-size", "64",
-                           "gradient-accumulation-steps", "3", "max-steps", "20", "save-strategy", "steps", "save-steps", "7", "logging-steps", "2",
-                           "lr-scheduler-type", "cosine", "learning-rate", "5e-3", NULL };
-    const char *resumed[] = { "fp16", "true", "init-scale", "4194304", "growth-interval", "4", "per-device-train-batch-size", "64",
-                              "gradient-accumulation-steps", "3", "max-steps", "20", "save-strategy", "steps", "save-steps", "7", "logging-steps", "2",
-                              "lr-scheduler-type", "cosine", "learning-rate", "5e-3", "resume-from-checkpoint", "last", NULL };
-    Run whole = { 0 }, parts = { .stop_at = 9 };
+    const char *base[] = {"fp16",
+                          "true",
+                          "init-scale",
+                          "4194304",
+                          "growth-interval",
+                          "4",
+                          "per-device-train-batch-size",
+                          "64",
+                          "gradient-accumulation-steps",
+                          "3",
+                          "max-steps",
+                          "20",
+                          "save-strategy",
+                          "steps",
+                          "save-steps",
+                          "7",
+                          "logging-steps",
+                          "2",
+                          "lr-scheduler-type",
+                          "cosine",
+                          "learning-rate",
+                          "5e-3",
+                          NULL};
+    const char *resumed[] = {"fp16",
+                             "true",
+                             "init-scale",
+                             "4194304",
+                             "growth-interval",
+                             "4",
+                             "per-device-train-batch-size",
+                             "64",
+                             "gradient-accumulation-steps",
+                             "3",
+                             "max-steps",
+                             "20",
+                             "save-strategy",
+                             "steps",
+                             "save-steps",
+                             "7",
+                             "logging-steps",
+                             "2",
+                             "lr-scheduler-type",
+                             "cosine",
+                             "learning-rate",
+                             "5e-3",
+                             "resume-from-checkpoint",
+                             "last",
+                             NULL};
+    Run whole = {0}, parts = {.stop_at = 9};
     run_named(&whole, "whole");
     run_named(&parts, "parts");
     train(&whole, 1, false, base);
@@ -185,9 +252,22 @@ static void same_bits(void **state)
 static void poisoned_batch(void **state)
 {
     (void)state;
-    const char *flags[] = { "max-steps", "12", "save-strategy", "no", "max-steps-count", "updates", "lr-scheduler-type", "constant", "fp16", "true",
-                            "growth-interval", "1000", "logging-steps", "1", NULL };
-    Run bad = { .poison_at = 7 };
+    const char *flags[] = {"max-steps",
+                           "12",
+                           "save-strategy",
+                           "no",
+                           "max-steps-count",
+                           "updates",
+                           "lr-scheduler-type",
+                           "constant",
+                           "fp16",
+                           "true",
+                           "growth-interval",
+                           "1000",
+                           "logging-steps",
+                           "1",
+                           NULL};
+    Run bad = {.poison_at = 7};
     run_named(&bad, "poisoned");
     train(&bad, 1, true, flags);
     succeeded(&bad);
@@ -205,9 +285,24 @@ static void poisoned_batch(void **state)
 static void diverges(void **state)
 {
     (void)state;
-    const char *flags[] = { "max-steps", "40", "optim", "sgd", "learning-rate", "1e30", "lr-scheduler-type", "constant", "max-grad-norm", "0",
-                            "max-skipped-steps", "3", "save-strategy", "steps", "save-steps", "1", NULL };
-    Run run = { 0 };
+    const char *flags[] = {"max-steps",
+                           "40",
+                           "optim",
+                           "sgd",
+                           "learning-rate",
+                           "1e30",
+                           "lr-scheduler-type",
+                           "constant",
+                           "max-grad-norm",
+                           "0",
+                           "max-skipped-steps",
+                           "3",
+                           "save-strategy",
+                           "steps",
+                           "save-steps",
+                           "1",
+                           NULL};
+    Run run = {0};
     run_named(&run, "diverges");
     train(&run, 1, false, flags);
     assert_int_equal(run.status, MPR_E_NONFINITE);
@@ -216,8 +311,19 @@ static void diverges(void **state)
     char path[100];
     snprintf(path, sizeof(path), "%s/checkpoint-1/state.json", run.out);
     assert_int_equal(access(path, R_OK), 0); /* what was saved stays */
-    const char *stop[] = { "max-steps", "40", "optim", "sgd", "learning-rate", "1e30", "lr-scheduler-type", "constant", "max-grad-norm", "0",
-                           "nan-forward", "stop", NULL };
+    const char *stop[] = {"max-steps",
+                          "40",
+                          "optim",
+                          "sgd",
+                          "learning-rate",
+                          "1e30",
+                          "lr-scheduler-type",
+                          "constant",
+                          "max-grad-norm",
+                          "0",
+                          "nan-forward",
+                          "stop",
+                          NULL};
     train(&run, 1, false, stop);
     assert_int_equal(run.status, MPR_E_NONFINITE);
     remove_folder(run.out);
@@ -227,15 +333,22 @@ static void refuses_contradictions(void **state)
 {
     (void)state;
     static const char *const cases[][5] = {
-        { "fp16", "true", "bf16", "true", NULL }, { "load-best-model-at-end", "true", NULL, NULL, NULL }, { "eval-strategy", "epoch", NULL, NULL, NULL },
-        { "nesterov", "true", NULL, NULL, NULL }, { "synthetic", "5", NULL, NULL, NULL }, { "early-stopping-patience", "2", NULL, NULL, NULL },
-        { "fp16", "true", "init-scale", "1e30", NULL }, { "input", "z=x", NULL, NULL, NULL }, { "output-dir", "/proc/nowhere", NULL, NULL, NULL },
+        {"fp16", "true", "bf16", "true", NULL},
+        {"load-best-model-at-end", "true", NULL, NULL, NULL},
+        {"eval-strategy", "epoch", NULL, NULL, NULL},
+        {"nesterov", "true", NULL, NULL, NULL},
+        {"synthetic", "5", NULL, NULL, NULL},
+        {"early-stopping-patience", "2", NULL, NULL, NULL},
+        {"fp16", "true", "init-scale", "1e30", NULL},
+        {"input", "z=x", NULL, NULL, NULL},
+        {"output-dir", "/proc/nowhere", NULL, NULL, NULL},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        Run run = { 0 };
+        Run run = {0};
         run_named(&run, "refused");
         train(&run, 1, false, cases[i]);
-        if (run.status != MPR_E_USAGE && run.status != MPR_E_IO) fail_msg("case %zu: %s", i, mpr_status_text(run.status));
+        if (run.status != MPR_E_USAGE && run.status != MPR_E_IO)
+            fail_msg("case %zu: %s", i, mpr_status_text(run.status));
         assert_int_not_equal(access(run.out, F_OK), 0); /* nothing was written */
     }
 }
@@ -246,9 +359,26 @@ static void pruning_and_patience(void **state)
     (void)state;
     char eval[600];
     snprintf(eval, sizeof(eval), "%s", test_data("digits/eval.npz"));
-    const char *flags[] = { "eval-data", eval, "eval-strategy", "steps", "eval-steps", "2", "save-strategy", "steps", "save-steps", "2",
-                            "save-total-limit", "2", "early-stopping-patience", "3", "learning-rate", "0", "max-steps", "50", NULL };
-    Run run = { 0 };
+    const char *flags[] = {"eval-data",
+                           eval,
+                           "eval-strategy",
+                           "steps",
+                           "eval-steps",
+                           "2",
+                           "save-strategy",
+                           "steps",
+                           "save-steps",
+                           "2",
+                           "save-total-limit",
+                           "2",
+                           "early-stopping-patience",
+                           "3",
+                           "learning-rate",
+                           "0",
+                           "max-steps",
+                           "50",
+                           NULL};
+    Run run = {0};
     run_named(&run, "patience");
     train(&run, 1, false, flags);
     succeeded(&run);
@@ -264,8 +394,12 @@ static void pruning_and_patience(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns), cmocka_unit_test(same_bits), cmocka_unit_test(poisoned_batch), cmocka_unit_test(diverges),
-        cmocka_unit_test(refuses_contradictions), cmocka_unit_test(pruning_and_patience),
+        cmocka_unit_test(learns),
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(poisoned_batch),
+        cmocka_unit_test(diverges),
+        cmocka_unit_test(refuses_contradictions),
+        cmocka_unit_test(pruning_and_patience),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

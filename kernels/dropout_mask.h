@@ -1,9 +1,10 @@
 /* Which elements a Dropout keeps: the one definition that every device follows.
  *
- * The mask is a function of (run seed, node seed, node stream, number of the forward pass, element), so it
- * depends neither on threads nor on history, and a resumed run draws what the uninterrupted one would
- * have. Elements come in blocks of 64, which take 16 counters of the Philox generator: element 64 b + 16 k + i
- * is dropped when the upper 24 bits of word k of counter 16 b + i are below the threshold. */
+ * The mask is a function of (run seed, node seed, node stream, number of the forward pass,
+ * element), so it depends neither on threads nor on history, and a resumed run draws what the
+ * uninterrupted one would have. Elements come in blocks of 64, which take 16 counters of the Philox
+ * generator: element 64 b + 16 k + i is dropped when the upper 24 bits of word k of counter
+ * 16 b + i are below the threshold. */
 #ifndef MPRI_DROPOUT_MASK_H
 #define MPRI_DROPOUT_MASK_H
 
@@ -17,13 +18,15 @@ typedef struct DropoutDraw {
     double scale;       /* 1 / (1 - ratio); 0 when all is dropped */
 } DropoutDraw;
 
-/* ratio: input `at` (0.5 when absent); training: input at + 1 (false when absent: everything is kept). */
+/* ratio: input `at` (0.5 when absent); training: input at + 1 (false when absent: everything is
+ * kept). */
 static inline DropoutDraw mpri_dropout_draw(const KernelCall *c, int at)
 {
     const DropoutParams *p = c->params;
     double ratio = 0.5;
     bool training = false;
-    if (c->n_in > at && mpri_tensor_here(&c->in[at])) ratio = mpri_load_f64(c->in[at].dtype, c->in[at].data, 0);
+    if (c->n_in > at && mpri_tensor_here(&c->in[at]))
+        ratio = mpri_load_f64(c->in[at].dtype, c->in[at].data, 0);
     if (c->n_in > at + 1 && mpri_tensor_here(&c->in[at + 1]))
         training = mpri_load_i64(c->in[at + 1].dtype, c->in[at + 1].data, 0) != 0;
     if (!training || !(ratio > 0)) ratio = 0;

@@ -1,6 +1,6 @@
-/* The scalar side of the update: what each optimizer step derives from its state and hyper-parameters, and
- * the tree of the sum of squares. Every device takes it from here, because it defines the training bits;
- * runtime/op/update.c states the contract. */
+/* The scalar side of the update: what each optimizer step derives from its state and
+ * hyper-parameters, and the tree of the sum of squares. Every device takes it from here, because it
+ * defines the training bits; runtime/op/update.c states the contract. */
 #ifndef MPRI_UPDATE_RULE_H
 #define MPRI_UPDATE_RULE_H
 
@@ -8,7 +8,7 @@
 #include "runtime/exec/kernel.h"
 #include "runtime/op/params.h"
 
-/* Inputs of UnscaleCheck, ClipGradNorm, SgdStep, AdamStep begin with the state and one more slot. */
+/* Inputs of UnscaleCheck, ClipGradNorm, SgdStep, AdamStep begin with the state and one slot. */
 enum { UPDATE_FIRST = 2, UPDATE_BLOCK = 4096, UPDATE_SUMS = 16 };
 enum { STATE_FOUND, STATE_SQUARES, STATE_NORM, STATE_STEP };
 
@@ -20,7 +20,7 @@ static inline float mpri_update_inverse(const KernelCall *c)
     return (float)(1.0 / (double)*(const float *)c->in[1].data);
 }
 
-/* The sums of a block: sum j takes elements j, j + 16, j + 32 …; then the upper half joins the lower. */
+/* Sum j of a block takes elements j, j + 16, j + 32 …; then the upper half joins the lower. */
 static inline double mpri_update_join(double sums[UPDATE_SUMS])
 {
     for (int half = UPDATE_SUMS / 2; half; half /= 2)
@@ -48,9 +48,18 @@ static inline bool mpri_update_begin(const KernelCall *c)
     return true;
 }
 
-enum { HYPER_RATE, HYPER_DECAY, HYPER_BETA1, HYPER_BETA2, HYPER_EPSILON, HYPER_MOMENTUM = HYPER_BETA1, HYPER_DAMPENING };
+enum {
+    HYPER_RATE,
+    HYPER_DECAY,
+    HYPER_BETA1,
+    HYPER_BETA2,
+    HYPER_EPSILON,
+    HYPER_MOMENTUM = HYPER_BETA1,
+    HYPER_DAMPENING
+};
 
-static inline double mpri_update_hyper(const KernelCall *c, int index, const Floats *factor, int64_t param)
+static inline double mpri_update_hyper(const KernelCall *c, int index, const Floats *factor,
+                                       int64_t param)
 {
     double v = ((const double *)c->in[1].data)[index];
     return factor && factor->n ? v * (double)factor->v[param] : v;
@@ -64,9 +73,12 @@ typedef struct SgdRule {
 static inline SgdRule mpri_update_sgd(const KernelCall *c, int64_t param)
 {
     const SgdParams *p = c->params;
-    return (SgdRule){(float)mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param), (float)mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param),
-                     (float)mpri_update_hyper(c, HYPER_MOMENTUM, NULL, 0), (float)(1 - mpri_update_hyper(c, HYPER_DAMPENING, NULL, 0)),
-                     mpri_update_state(c)[STATE_STEP] == 1, p->nesterov != 0};
+    return (SgdRule){(float)mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param),
+                     (float)mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param),
+                     (float)mpri_update_hyper(c, HYPER_MOMENTUM, NULL, 0),
+                     (float)(1 - mpri_update_hyper(c, HYPER_DAMPENING, NULL, 0)),
+                     mpri_update_state(c)[STATE_STEP] == 1,
+                     p->nesterov != 0};
 }
 
 typedef struct AdamRule {
@@ -79,12 +91,20 @@ typedef struct AdamRule {
 static inline AdamRule mpri_update_adam(const KernelCall *c, int64_t param)
 {
     const AdamParams *p = c->params;
-    double lr = mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param), wd = mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param);
-    double beta1 = mpri_update_hyper(c, HYPER_BETA1, NULL, 0), beta2 = mpri_update_hyper(c, HYPER_BETA2, NULL, 0);
+    double lr = mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param),
+           wd = mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param);
+    double beta1 = mpri_update_hyper(c, HYPER_BETA1, NULL, 0),
+           beta2 = mpri_update_hyper(c, HYPER_BETA2, NULL, 0);
     double t = mpri_update_state(c)[STATE_STEP];
-    return (AdamRule){.keep = (float)(1 - lr * wd), .wd = (float)wd, .beta2 = (float)beta2, .rest1 = (float)(1 - beta1), .rest2 = (float)(1 - beta2),
-                      .step_size = (float)(lr / (1 - pow(beta1, t))), .bc = (float)sqrt(1 - pow(beta2, t)),
-                      .epsilon = (float)mpri_update_hyper(c, HYPER_EPSILON, NULL, 0), .decoupled = p->decoupled != 0};
+    return (AdamRule){.keep = (float)(1 - lr * wd),
+                      .wd = (float)wd,
+                      .beta2 = (float)beta2,
+                      .rest1 = (float)(1 - beta1),
+                      .rest2 = (float)(1 - beta2),
+                      .step_size = (float)(lr / (1 - pow(beta1, t))),
+                      .bc = (float)sqrt(1 - pow(beta2, t)),
+                      .epsilon = (float)mpri_update_hyper(c, HYPER_EPSILON, NULL, 0),
+                      .decoupled = p->decoupled != 0};
 }
 
 #endif

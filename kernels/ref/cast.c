@@ -1,7 +1,7 @@
-/* Cast between any two computable types, and Identity. Floats convert with one rounding, float to integer
- * truncates and saturates, anything non-zero is true. A 64-bit integer reaches a narrow float through a
- * double that was rounded to odd, so that the second rounding decides as a single one would
- * (Boldo and Melquiond, "When double rounding is odd", 2005). */
+/* Cast between any two computable types, and Identity. Floats convert with one rounding, float to
+ * integer truncates and saturates, anything non-zero is true. A 64-bit integer reaches a narrow
+ * float through a double that was rounded to odd, so that the second rounding decides as a single
+ * one would (Boldo and Melquiond, "When double rounding is odd", 2005). */
 #include "kernels/ref/util.h"
 
 static double wide_to_odd(DType t, const void *p, int64_t i)

@@ -1,6 +1,7 @@
-/* Elementwise operators under numpy broadcasting. Float types go through double with one rounding at the
- * store; integers through int64, whose wrapping arithmetic is done unsigned. Only order (compare, min,
- * max, division) differs between u64 and the rest. NaN propagates through Max, Min, Clip and Relu. */
+/* Elementwise operators under numpy broadcasting. Float types go through double with one rounding
+ * at the store; integers through int64, whose wrapping arithmetic is done unsigned. Only order
+ * (compare, min, max, division) differs between u64 and the rest. NaN propagates through Max, Min,
+ * Clip and Relu. */
 #include "kernels/ref/util.h"
 
 static bool is_float(const Tensor *t)
@@ -111,13 +112,26 @@ static double min_f(double a, double b) { return isnan(a) || a < b ? a : b; }
 
 static bool less(int64_t a, int64_t b, bool u) { return u ? (uint64_t)a < (uint64_t)b : a < b; }
 
-static int64_t add_i(int64_t a, int64_t b, bool u) { (void)u; return (int64_t)((uint64_t)a + (uint64_t)b); }
-static int64_t sub_i(int64_t a, int64_t b, bool u) { (void)u; return (int64_t)((uint64_t)a - (uint64_t)b); }
-static int64_t mul_i(int64_t a, int64_t b, bool u) { (void)u; return (int64_t)((uint64_t)a * (uint64_t)b); }
+static int64_t add_i(int64_t a, int64_t b, bool u)
+{
+    (void)u;
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+static int64_t sub_i(int64_t a, int64_t b, bool u)
+{
+    (void)u;
+    return (int64_t)((uint64_t)a - (uint64_t)b);
+}
+static int64_t mul_i(int64_t a, int64_t b, bool u)
+{
+    (void)u;
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
 static int64_t max_i(int64_t a, int64_t b, bool u) { return less(a, b, u) ? b : a; }
 static int64_t min_i(int64_t a, int64_t b, bool u) { return less(a, b, u) ? a : b; }
 
-/* Truncating division; a zero divisor gives 0 and the one overflowing quotient wraps, neither traps. */
+/* Truncating division; a zero divisor gives 0 and the one overflowing quotient wraps, neither
+ * traps. */
 static int64_t div_i(int64_t a, int64_t b, bool u)
 {
     if (b == 0) return 0;
@@ -186,8 +200,14 @@ static int64_t or_i(int64_t a, int64_t b, bool u) { (void)u; return a || b; }
 static mpr_status k_equal(const KernelCall *c) { return binary(c, equal_f, equal_i); }
 static mpr_status k_less(const KernelCall *c) { return binary(c, less_f, less_i); }
 static mpr_status k_greater(const KernelCall *c) { return binary(c, greater_f, greater_i); }
-static mpr_status k_less_equal(const KernelCall *c) { return binary(c, less_equal_f, less_equal_i); }
-static mpr_status k_greater_equal(const KernelCall *c) { return binary(c, greater_equal_f, greater_equal_i); }
+static mpr_status k_less_equal(const KernelCall *c)
+{
+    return binary(c, less_equal_f, less_equal_i);
+}
+static mpr_status k_greater_equal(const KernelCall *c)
+{
+    return binary(c, greater_equal_f, greater_equal_i);
+}
 static mpr_status k_and(const KernelCall *c) { return binary_int(c, and_i); }
 static mpr_status k_or(const KernelCall *c) { return binary_int(c, or_i); }
 
@@ -256,7 +276,8 @@ static mpr_status k_where(const KernelCall *c)
         const Tensor *x = &c->in[first ? 1 : 2];
         int64_t at = mpri_ref_broadcast(x, y, i);
         if (x->dtype == y->dtype)
-            memmove((char *)y->data + (size_t)i * size, (const char *)x->data + (size_t)at * size, size);
+            memmove((char *)y->data + (size_t)i * size, (const char *)x->data + (size_t)at * size,
+                    size);
         else
             mpri_ref_store(y, i, mpri_ref_load(x, at));
     }

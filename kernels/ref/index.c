@@ -1,9 +1,10 @@
-/* Gather and its relatives: an index may count from the end; one outside the axis is MPR_E_INDEX with the
- * position and the allowed range. Data move by element size; the gradient adds up in double and rounds
- * each table entry once. */
+/* Gather and its relatives: an index may count from the end; one outside the axis is MPR_E_INDEX
+ * with the position and the allowed range. Data move by element size; the gradient adds up in
+ * double and rounds each table entry once. */
 #include "kernels/ref/util.h"
 
-static mpr_status out_of_range(const KernelCall *c, int input, int64_t position, int64_t value, int64_t dim)
+static mpr_status out_of_range(const KernelCall *c, int input, int64_t position, int64_t value,
+                               int64_t dim)
 {
     if (c->fault) *c->fault = (KernelFault){input, position, value, -dim, dim};
     return MPR_E_INDEX;
@@ -21,7 +22,9 @@ static mpr_status index_at(const KernelCall *c, int64_t position, int64_t dim, i
 static void copy(const KernelCall *c, int64_t to, int64_t from, int64_t n)
 {
     size_t size = mpri_dtype_size(c->out[0].dtype);
-    if (n) memcpy((char *)c->out[0].data + (size_t)to * size, (const char *)c->in[0].data + (size_t)from * size, (size_t)n * size);
+    if (n)
+        memcpy((char *)c->out[0].data + (size_t)to * size,
+               (const char *)c->in[0].data + (size_t)from * size, (size_t)n * size);
 }
 
 /* Inputs data, indices: out[o, i, r] = data[o, indices[i], r]. */
@@ -30,7 +33,8 @@ static mpr_status k_gather(const KernelCall *c)
     const AxisParams *p = c->params;
     const Tensor *x = &c->in[0];
     int axis = mpri_ref_axis(p->axis, x->rank);
-    int64_t outer = mpri_ref_span(x, 0, axis), inner = mpri_ref_span(x, axis + 1, x->rank), dim = x->dims[axis];
+    int64_t outer = mpri_ref_span(x, 0, axis), inner = mpri_ref_span(x, axis + 1, x->rank),
+            dim = x->dims[axis];
     for (int64_t i = 0; i < c->in[1].n; i++) {
         int64_t index;
         TRY(index_at(c, i, dim, &index));
@@ -49,19 +53,22 @@ static int64_t index_from_front(const Tensor *indices, int64_t i, int64_t dim)
 enum { CHUNK = 256 };
 
 /* Sums the elements [r0, r0 + n) of row `index` over all indices from `first` on that name it. */
-static void sum_row(const KernelCall *c, int64_t dim, int64_t inner, int64_t o, int64_t first, int64_t r0, int64_t n)
+static void sum_row(const KernelCall *c, int64_t dim, int64_t inner, int64_t o, int64_t first,
+                    int64_t r0, int64_t n)
 {
     const Tensor *dy = &c->in[0], *indices = &c->in[1];
     int64_t index = index_from_front(indices, first, dim);
     double sum[CHUNK] = {0};
     for (int64_t i = first; i < indices->n; i++) {
         if (index_from_front(indices, i, dim) != index) continue;
-        for (int64_t r = 0; r < n; r++) sum[r] += mpri_ref_load(dy, (o * indices->n + i) * inner + r0 + r);
+        for (int64_t r = 0; r < n; r++)
+            sum[r] += mpri_ref_load(dy, (o * indices->n + i) * inner + r0 + r);
     }
-    for (int64_t r = 0; r < n; r++) mpri_ref_store(&c->out[0], (o * dim + index) * inner + r0 + r, sum[r]);
+    for (int64_t r = 0; r < n; r++)
+        mpri_ref_store(&c->out[0], (o * dim + index) * inner + r0 + r, sum[r]);
 }
 
-/* Inputs dy, indices; the output has the table's shape. The first index that names a row sums it. */
+/* Inputs dy, indices; the output is shaped as the table. The first index of a row sums it. */
 static mpr_status k_gather_grad(const KernelCall *c)
 {
     const GatherGradParams *p = c->params;
@@ -75,7 +82,8 @@ static mpr_status k_gather_grad(const KernelCall *c)
     for (int64_t first = 0; first < indices->n; first++) {
         bool seen = false;
         index = index_from_front(indices, first, dim);
-        for (int64_t i = 0; i < first && !seen; i++) seen = index_from_front(indices, i, dim) == index;
+        for (int64_t i = 0; i < first && !seen; i++)
+            seen = index_from_front(indices, i, dim) == index;
         for (int64_t o = 0; o < outer && !seen; o++)
             for (int64_t r = 0; r < inner; r += CHUNK)
                 sum_row(c, dim, inner, o, first, r, inner - r < CHUNK ? inner - r : CHUNK);

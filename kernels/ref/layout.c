@@ -4,14 +4,16 @@
 static void copy(const KernelCall *c, int64_t to, int64_t from)
 {
     size_t size = mpri_dtype_size(c->out[0].dtype);
-    memcpy((char *)c->out[0].data + (size_t)to * size, (const char *)c->in[0].data + (size_t)from * size, size);
+    memcpy((char *)c->out[0].data + (size_t)to * size,
+           (const char *)c->in[0].data + (size_t)from * size, size);
 }
 
 /* Reshape, Squeeze, Unsqueeze, Flatten: the same bytes under another shape. */
 static mpr_status k_same_bytes(const KernelCall *c)
 {
     if (c->out[0].n && c->out[0].data != c->in[0].data)
-        memcpy(c->out[0].data, c->in[0].data, (size_t)c->out[0].n * mpri_dtype_size(c->out[0].dtype));
+        memcpy(c->out[0].data, c->in[0].data,
+               (size_t)c->out[0].n * mpri_dtype_size(c->out[0].dtype));
     return MPR_OK;
 }
 
@@ -32,7 +34,8 @@ static mpr_status k_transpose(const KernelCall *c)
 }
 
 /* Blocks of `bytes` between a packed side and a side with a larger pitch. */
-static void copy_blocks(char *to, size_t to_pitch, const char *from, size_t from_pitch, size_t bytes, int64_t count)
+static void copy_blocks(char *to, size_t to_pitch, const char *from, size_t from_pitch,
+                        size_t bytes, int64_t count)
 {
     for (int64_t i = 0; i < count && bytes; i++)
         memcpy(to + (size_t)i * to_pitch, from + (size_t)i * from_pitch, bytes);
@@ -44,7 +47,8 @@ static mpr_status k_concat(const KernelCall *c)
     Tensor *y = &c->out[0];
     int axis = mpri_ref_axis(p->axis, y->rank);
     int64_t outer = mpri_ref_span(y, 0, axis);
-    size_t size = mpri_dtype_size(y->dtype), pitch = (size_t)mpri_ref_span(y, axis, y->rank) * size, at = 0;
+    size_t size = mpri_dtype_size(y->dtype), pitch = (size_t)mpri_ref_span(y, axis, y->rank) * size,
+           at = 0;
     for (int k = 0; k < c->n_in; k++) {
         const Tensor *x = &c->in[k];
         if (!mpri_tensor_here(x)) continue;
@@ -54,7 +58,8 @@ static mpr_status k_concat(const KernelCall *c)
         else
             for (int64_t i = 0; i < x->n; i++) {
                 int64_t row = i / (int64_t)(bytes / size), col = i % (int64_t)(bytes / size);
-                mpri_ref_store(y, row * (int64_t)(pitch / size) + (int64_t)(at / size) + col, mpri_ref_load(x, i));
+                mpri_ref_store(y, row * (int64_t)(pitch / size) + (int64_t)(at / size) + col,
+                               mpri_ref_load(x, i));
             }
         at += bytes;
     }
@@ -71,7 +76,8 @@ static mpr_status k_split(const KernelCall *c)
     for (int k = 0; k < c->n_out; k++) {
         Tensor *y = &c->out[k];
         size_t bytes = (size_t)(y->dims[axis] * inner) * size;
-        if (mpri_tensor_here(y)) copy_blocks(y->data, bytes, (const char *)x->data + at, pitch, bytes, outer);
+        if (mpri_tensor_here(y))
+            copy_blocks(y->data, bytes, (const char *)x->data + at, pitch, bytes, outer);
         at += bytes;
     }
     return MPR_OK;
@@ -115,7 +121,8 @@ static int64_t int_at(const Tensor *t, int64_t i)
     return mpri_load_i64(t->dtype, t->data, i);
 }
 
-/* Inputs data, starts, ends, axes (optional), steps (optional). The ends are already in the output's shape. */
+/* Inputs data, starts, ends, axes (optional), steps (optional). The ends are already in the
+ * output's shape. */
 static mpr_status k_slice(const KernelCall *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
@@ -124,7 +131,8 @@ static mpr_status k_slice(const KernelCall *c)
     Window w = full_window(x->rank);
     for (int64_t k = 0; k < c->in[1].n; k++) {
         int axis = mpri_ref_axis(has_axes ? int_at(&c->in[3], k) : k, x->rank);
-        window_set(&w, axis, x->dims[axis], int_at(&c->in[1], k), has_steps ? int_at(&c->in[4], k) : 1);
+        window_set(&w, axis, x->dims[axis], int_at(&c->in[1], k),
+                   has_steps ? int_at(&c->in[4], k) : 1);
     }
     for (int64_t i = 0; i < y->n; i++) copy(c, i, window_at(&w, y, x, i));
     return MPR_OK;
@@ -147,7 +155,8 @@ static mpr_status k_slice_grad(const KernelCall *c)
 
 static mpr_status k_expand(const KernelCall *c)
 {
-    for (int64_t i = 0; i < c->out[0].n; i++) copy(c, i, mpri_ref_broadcast(&c->in[0], &c->out[0], i));
+    for (int64_t i = 0; i < c->out[0].n; i++)
+        copy(c, i, mpri_ref_broadcast(&c->in[0], &c->out[0], i));
     return MPR_OK;
 }
 
@@ -193,17 +202,21 @@ static mpr_status k_range(const KernelCall *c)
     Tensor *y = &c->out[0];
     for (int64_t i = 0; i < y->n; i++)
         if (mpri_dtype_is_float(y->dtype))
-            mpri_ref_store(y, i, mpri_ref_load(&c->in[0], 0) + (double)i * mpri_ref_load(&c->in[2], 0));
+            mpri_ref_store(y, i,
+                           mpri_ref_load(&c->in[0], 0) + (double)i * mpri_ref_load(&c->in[2], 0));
         else
             mpri_store_i64(y->dtype, y->data, i,
-                           (int64_t)((uint64_t)int_at(&c->in[0], 0) + (uint64_t)i * (uint64_t)int_at(&c->in[2], 0)));
+                           (int64_t)((uint64_t)int_at(&c->in[0], 0) +
+                                     (uint64_t)i * (uint64_t)int_at(&c->in[2], 0)));
     return MPR_OK;
 }
 
 static mpr_status k_constant(const KernelCall *c)
 {
     const ConstantParams *p = c->params;
-    if (c->out[0].n) memcpy(c->out[0].data, p->value.data, (size_t)c->out[0].n * mpri_dtype_size(c->out[0].dtype));
+    if (c->out[0].n)
+        memcpy(c->out[0].data, p->value.data,
+               (size_t)c->out[0].n * mpri_dtype_size(c->out[0].dtype));
     return MPR_OK;
 }
 

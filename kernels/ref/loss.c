@@ -1,8 +1,8 @@
 /* Losses. Cross-entropy per counted label t, with weights w (1 when absent) and smoothing s:
  *   w[t] (lse - x[t]) (1 - s) + s / C * sum_c w[c] (lse - x[c])
- * "mean" divides the sum by the counted weights, so it is 0/0 when no label counts, as in PyTorch. The
- * backward pass makes the probabilities again from the logits and the saved log-sum-exp.
- * A label outside [0, C) that is not ignore_index is MPR_E_INDEX. */
+ * "mean" divides the sum by the counted weights, so it is 0/0 when no label counts, as in PyTorch.
+ * The backward pass makes the probabilities again from the logits and the saved log-sum-exp. A
+ * label outside [0, C) that is not ignore_index is MPR_E_INDEX. */
 #include "kernels/ref/util.h"
 
 typedef struct Case { /* one cross-entropy call, whatever its operator */
@@ -25,7 +25,8 @@ static Tensor *wanted(const KernelCall *c, int k)
 static Case make_case(const Tensor *x, const Tensor *labels, const Tensor *weights, int axis,
                       int64_t ignore, double smoothing, const char *reduction)
 {
-    Case k = {.x = x, .labels = labels, .weights = weights, .ignore = ignore, .smoothing = smoothing};
+    Case k = {
+        .x = x, .labels = labels, .weights = weights, .ignore = ignore, .smoothing = smoothing};
     k.classes = x->dims[axis];
     k.inner = mpri_ref_span(x, axis + 1, x->rank);
     k.none = reduction && strcmp(reduction, "none") == 0;
@@ -66,7 +67,8 @@ static double log_sum_exp(const Case *k, int64_t i)
         if (v > top) top = v;
     }
     if (isinf(top)) return top;
-    for (int64_t j = 0; j < k->classes; j++) sum += exp(mpri_ref_load(k->x, element(k, i, j)) - top);
+    for (int64_t j = 0; j < k->classes; j++)
+        sum += exp(mpri_ref_load(k->x, element(k, i, j)) - top);
     return top + log(sum);
 }
 
@@ -80,8 +82,8 @@ static double row_loss(const Case *k, int64_t i, int64_t label, double lse)
 }
 
 /* Outputs that may be NULL: lse, log_prob, count. */
-static mpr_status cross_entropy(const Case *k, const KernelCall *c, Tensor *loss, Tensor *lse, Tensor *log_prob,
-                                Tensor *count)
+static mpr_status cross_entropy(const Case *k, const KernelCall *c, Tensor *loss, Tensor *lse,
+                                Tensor *log_prob, Tensor *count)
 {
     double sum = 0, counted = 0;
     for (int64_t i = 0; i < k->labels->n; i++) {
@@ -132,7 +134,8 @@ static mpr_status k_cross_entropy_grad(const KernelCall *c)
         TRY(label_at(&k, c, i, &label));
         double g = label < 0 ? 0 : mpri_ref_load(dloss, k.none ? i : 0);
         if (k.mean && label >= 0) g /= mpri_ref_load(&c->in[4], 0);
-        double hard = label < 0 ? 0 : (1 - k.smoothing) * weight(&k, label), lse = mpri_ref_load(&c->in[3], i);
+        double hard = label < 0 ? 0 : (1 - k.smoothing) * weight(&k, label),
+               lse = mpri_ref_load(&c->in[3], i);
         for (int64_t j = 0; j < k.classes; j++) {
             int64_t at = element(&k, i, j);
             double prob = exp(mpri_ref_load(k.x, at) - lse);
@@ -167,7 +170,8 @@ static mpr_status k_mse_grad(const KernelCall *c)
     double g = 2 * mpri_ref_load(&c->in[0], 0);
     if (is_mean(c->params)) g /= mpri_ref_load(&c->in[3], 0);
     for (int64_t i = 0; i < c->out[0].n; i++)
-        mpri_ref_store(&c->out[0], i, g * (mpri_ref_load(&c->in[1], i) - mpri_ref_load(&c->in[2], i)));
+        mpri_ref_store(&c->out[0], i,
+                       g * (mpri_ref_load(&c->in[1], i) - mpri_ref_load(&c->in[2], i)));
     return MPR_OK;
 }
 

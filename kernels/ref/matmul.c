@@ -1,8 +1,9 @@
-/* Matrix products in double (integers in int64), one rounding at the store. Blocks exist only so that an
- * element is converted once per block instead of once per product; the sum over k runs in order.
+/* Matrix products in double (integers in int64), one rounding at the store. Blocks exist only so
+ * that an element is converted once per block instead of once per product; the sum over k runs in
+ * order.
  *
- * Epilogue: v = alpha * sum + beta * bias, rounded to the output's type; the activation is applied to the
- * rounded value, so a fused product equals the two separate operators bit for bit. */
+ * Epilogue: v = alpha * sum + beta * bias, rounded to the output's type; the activation is applied
+ * to the rounded value, so a fused product equals the two separate operators bit for bit. */
 #include "kernels/ref/util.h"
 
 typedef struct Matrix { /* op(X) of one batch entry: element (r, c) at offset + r * rs + c * cs */
@@ -104,8 +105,10 @@ static void product_int(const Matrix *a, const Matrix *b, int64_t base, const Ep
         for (int64_t c = 0; c < b->cols; c++) {
             uint64_t sum = 0;
             for (int64_t k = 0; k < a->cols; k++)
-                sum += (uint64_t)mpri_load_i64(a->t->dtype, a->t->data, a->offset + r * a->rs + k * a->cs) *
-                       (uint64_t)mpri_load_i64(b->t->dtype, b->t->data, b->offset + k * b->rs + c * b->cs);
+                sum += (uint64_t)mpri_load_i64(a->t->dtype, a->t->data,
+                                               a->offset + r * a->rs + k * a->cs) *
+                       (uint64_t)mpri_load_i64(b->t->dtype, b->t->data,
+                                               b->offset + k * b->rs + c * b->cs);
             finish_int(e, base + r * b->cols + c, r, c, sum);
         }
 }
@@ -143,7 +146,8 @@ static mpr_status k_gemm(const KernelCall *c)
     const GemmParams *p = c->params;
     Epilogue e = {.alpha = p->alpha, .beta = p->beta, .bias = optional(c, 2), .out = &c->out[0]};
     if (e.bias && e.bias->rank > 0) {
-        int64_t cols = e.bias->dims[e.bias->rank - 1], rows = e.bias->rank > 1 ? e.bias->dims[0] : 1;
+        int64_t cols = e.bias->dims[e.bias->rank - 1],
+                rows = e.bias->rank > 1 ? e.bias->dims[0] : 1;
         e.bias_cs = cols == 1 ? 0 : 1;
         e.bias_rs = rows == 1 ? 0 : cols;
     }
@@ -153,15 +157,18 @@ static mpr_status k_gemm(const KernelCall *c)
 static mpr_status k_linear(const KernelCall *c)
 {
     const LinearParams *p = c->params;
-    return multiply(c, false, p->trans_w,
-                    &(Epilogue){.alpha = 1, .beta = 1, .bias = optional(c, 2), .bias_cs = 1, .out = &c->out[0]});
+    return multiply(
+        c, false, p->trans_w,
+        &(Epilogue){
+            .alpha = 1, .beta = 1, .bias = optional(c, 2), .bias_cs = 1, .out = &c->out[0]});
 }
 
 static mpr_status k_fused(const KernelCall *c)
 {
     const FusedMatMulParams *p = c->params;
     const char *act = p->activation ? p->activation : "";
-    Epilogue e = {.alpha = p->alpha, .beta = 1, .bias = optional(c, 2), .bias_cs = 1, .out = &c->out[0]};
+    Epilogue e = {
+        .alpha = p->alpha, .beta = 1, .bias = optional(c, 2), .bias_cs = 1, .out = &c->out[0]};
     if (c->n_out > 1 && mpri_tensor_here(&c->out[1])) e.pre = &c->out[1];
     if (strcmp(act, "relu") == 0) e.activation = mpri_ref_relu;
     if (strcmp(act, "gelu") == 0) e.activation = mpri_ref_gelu;
@@ -178,8 +185,14 @@ static double flops(const KernelSig *s, bool trans_a)
 }
 
 static double flops_plain(const KernelSig *s) { return flops(s, false); }
-static double flops_gemm(const KernelSig *s) { return flops(s, ((const GemmParams *)s->params)->trans_a); }
-static double flops_fused(const KernelSig *s) { return flops(s, ((const FusedMatMulParams *)s->params)->trans_a); }
+static double flops_gemm(const KernelSig *s)
+{
+    return flops(s, ((const GemmParams *)s->params)->trans_a);
+}
+static double flops_fused(const KernelSig *s)
+{
+    return flops(s, ((const FusedMatMulParams *)s->params)->trans_a);
+}
 
 static const KernelRow rows[] = {
     {.op = OP_MatMul, .name = "ref.matmul", .fn = k_matmul, .flops = flops_plain},

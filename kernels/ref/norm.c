@@ -1,8 +1,8 @@
-/* LayerNormalization (opset 17) and its gradient. Statistics are taken in double in two passes; the mean
- * and the inverse standard deviation are outputs because the gradient needs them.
+/* LayerNormalization (opset 17) and its gradient. Statistics are taken in double in two passes; the
+ * mean and the inverse standard deviation are outputs because the gradient needs them.
  *
  * With xh = (x - mean) * inv and g = dy * scale:
- *   dx = inv * (g - avg(g) - xh * avg(g * xh)),  dscale = sum over rows of dy * xh,  dbias = sum of dy. */
+ *   dx = inv * (g - avg(g) - xh * avg(g * xh)); over rows, dscale = sum of dy * xh, dbias of dy. */
 #include "kernels/ref/util.h"
 
 typedef struct Rows {
@@ -56,7 +56,8 @@ static mpr_status k_layer_norm(const KernelCall *c)
 
 static double normalised(const KernelCall *c, int64_t row, int64_t at)
 {
-    return (mpri_ref_load(&c->in[1], at) - mpri_ref_load(&c->in[3], row)) * mpri_ref_load(&c->in[4], row);
+    return (mpri_ref_load(&c->in[1], at) - mpri_ref_load(&c->in[3], row)) *
+           mpri_ref_load(&c->in[4], row);
 }
 
 static void input_grad(const KernelCall *c, Rows r, int64_t i)
@@ -78,8 +79,9 @@ static void input_grad(const KernelCall *c, Rows r, int64_t i)
     }
 }
 
-/* Inputs dy, x, scale, mean, inv; outputs dx, dscale, dbias, each optional. dscale and dbias have the
- * shape of the normalised dims. The parameter gradients come first: dx may take dy's or x's memory. */
+/* Inputs dy, x, scale, mean, inv; outputs dx, dscale, dbias, each optional. dscale and dbias have
+ * the shape of the normalised dims. The parameter gradients come first: dx may take dy's or x's
+ * memory. */
 static mpr_status k_layer_norm_grad(const KernelCall *c)
 {
     Rows r = rows_of(&c->in[0], c->params);

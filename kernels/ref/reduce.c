@@ -1,7 +1,7 @@
 /* Reductions over any axes, and SumTo, the reverse of broadcasting. The output position of an input
- * element follows from its coordinates with the reduced axes left out. Floats accumulate in double in
- * order of position. An empty reduction gives the neutral element (0, 1, the type's lowest or highest
- * value); the mean of nothing is 0/0. */
+ * element follows from its coordinates with the reduced axes left out. Floats accumulate in double
+ * in order of position. An empty reduction gives the neutral element (0, 1, the type's lowest or
+ * highest value); the mean of nothing is 0/0. */
 #include <limits.h>
 #include "kernels/ref/util.h"
 
@@ -59,7 +59,9 @@ static void reduce_float(const Tensor *x, Tensor *y, const Plan *p, Fold f)
         int64_t base = offset(p->kept, p->kept_dims, p->kept_stride, i);
         double a = neutral[f];
         for (int64_t j = 0; j < p->n; j++)
-            a = fold_f(f, a, mpri_ref_load(x, base + offset(p->folded, p->folded_dims, p->folded_stride, j)));
+            a = fold_f(
+                f, a,
+                mpri_ref_load(x, base + offset(p->folded, p->folded_dims, p->folded_stride, j)));
         mpri_ref_store(y, i, f == FOLD_MEAN ? a / (double)p->n : a);
     }
 }

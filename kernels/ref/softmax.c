@@ -1,5 +1,5 @@
-/* Softmax and LogSoftmax along one axis, and their gradients from the saved output. The maximum is taken
- * out first. A row of only -inf (every key masked) gives 0, not NaN, and its logarithm -inf. */
+/* Softmax and LogSoftmax along one axis, and their gradients from the saved output. The maximum is
+ * taken out first. A row of only -inf (all keys masked) gives 0, not NaN, its logarithm -inf. */
 #include "kernels/ref/util.h"
 
 typedef struct Line { /* the elements along the axis: base + j * stride */
@@ -49,7 +49,7 @@ static mpr_status forward(const KernelCall *c, bool log_form)
     return MPR_OK;
 }
 
-/* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm. A masked row has y = 0, dx = 0. */
+/* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm. A masked row: y = dx = 0. */
 static void softmax_grad(const Tensor *dy, const Tensor *y, Tensor *dx, Line l, bool log_form)
 {
     double sum = 0;

@@ -1,5 +1,6 @@
-/* Gradient accumulation and optimizers, in f32 exactly as runtime/op/update.c writes them: these kernels
- * define the training bits, so here a double would be wrong. Slots are read and written in place. */
+/* Gradient accumulation and optimizers, in f32 exactly as runtime/op/update.c writes them: these
+ * kernels define the training bits, so here a double would be wrong. Slots are read and written in
+ * place. */
 #include "kernels/ref/util.h"
 #include "kernels/update_rule.h"
 
@@ -36,7 +37,8 @@ static mpr_status k_unscale(const KernelCall *c)
             if (!isfinite(g[i])) state[STATE_FOUND] = 1;
         }
         for (int64_t i = 0; i < c->in[k].n; i += UPDATE_BLOCK)
-            tensor += block_squares(g + i, c->in[k].n - i < UPDATE_BLOCK ? c->in[k].n - i : UPDATE_BLOCK);
+            tensor +=
+                block_squares(g + i, c->in[k].n - i < UPDATE_BLOCK ? c->in[k].n - i : UPDATE_BLOCK);
         total += tensor;
     }
     state[STATE_SQUARES] = total;

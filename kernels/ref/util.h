@@ -1,4 +1,4 @@
-/* Shared by the reference families: the row macro, broadcasting, axes and small scalar functions. */
+/* Shared by the reference families: row macro, broadcasting, axes and small scalar functions. */
 #ifndef MPRI_REF_UTIL_H
 #define MPRI_REF_UTIL_H
 
@@ -9,13 +9,15 @@
 #include "runtime/op/params.h"
 
 /* The rows of each family, at the end of its file. */
-extern const KernelTable mpri_ref_elementwise, mpri_ref_cast, mpri_ref_matmul, mpri_ref_reduce, mpri_ref_softmax, mpri_ref_norm;
-extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_ref_conv, mpri_ref_dropout, mpri_ref_update;
+extern const KernelTable mpri_ref_elementwise, mpri_ref_cast, mpri_ref_matmul, mpri_ref_reduce,
+    mpri_ref_softmax, mpri_ref_norm;
+extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_ref_conv,
+    mpri_ref_dropout, mpri_ref_update;
 
 #define REF_TABLE(rows) {(rows), (int)(sizeof(rows) / sizeof((rows)[0]))}
 #define REF_ROW(Op, lower, function) {.op = OP_##Op, .name = "ref." lower, .fn = (function)}
 
-/* Element of `in` that meets element i of `out` under numpy broadcasting (in's dims align right). */
+/* Element of `in` that meets element i of `out` under numpy broadcasting (dims align right). */
 static inline int64_t mpri_ref_broadcast(const Tensor *in, const Tensor *out, int64_t i)
 {
     if (in->n == out->n) return i;

@@ -1,9 +1,11 @@
-/* Every tuned CPU row against the reference kernel: over shapes, types and instruction sets, within an ulp
- * budget; the same bits for no pool and for 1, 2 and 3 threads, and in place.
+/* Every tuned CPU row against the reference kernel: over shapes, types and instruction sets, within
+ * an ulp budget; the same bits for no pool and for 1, 2 and 3 threads, and in place.
  *
- * The reference computes from the same inputs into f64, so the distance is that to the exact result. A row
- * of the table names tensors as in kernels.h, with F for the type of the mode and a kind instead of values:
- *   n normal  + positive  u in (-1, 1)  p in (0, 1)  b bool  <N integers 0 … N-1  ~N integers -N … N-1 */
+ * The reference computes from the same inputs into f64, so the distance is that to the exact
+ * result. A row of the table names tensors as in kernels.h, with F for the type of the mode and a
+ * kind instead of values:
+ *   n normal, + positive, u in (-1, 1), p in (0, 1), b bool, =v all v,
+ *   <N integers 0 ... N-1, ~N integers -N ... N-1 */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -32,9 +34,9 @@ typedef struct Case {
     int op;
     const void *params;
     const char *in[6], *out[3];
-    double ulp;        /* in f32 units of the exact value; a 16-bit output may add half a unit of its own; BITS */
-    double absolute;   /* allowed besides, in units of FLT_EPSILON */
-    int inplace;       /* bit k: output 0 may take input k */
+    double ulp;      /* in f32 units of the exact value, besides the rounding to 16 bits; or BITS */
+    double absolute; /* allowed besides, in units of FLT_EPSILON */
+    int inplace;     /* bit k: output 0 may take input k */
 } Case;
 
 /* ---- tensors ---- */
@@ -43,7 +45,8 @@ static double draw(char kind, uint64_t stream, int64_t i)
 {
     uint32_t w[4];
     mpri_philox(11, stream, (uint64_t)i, w);
-    double u = w[0] * 0x1p-32, n = ((double)w[0] + w[1] + w[2] + w[3]) * 0x1p-32 * 1.7320508 - 3.4641016;
+    double u = w[0] * 0x1p-32,
+           n = ((double)w[0] + w[1] + w[2] + w[3]) * 0x1p-32 * 1.7320508 - 3.4641016;
     switch (kind) {
     case '+': return fabs(n) + 0.1;
     case 'u': return 2 * u - 1;
@@ -102,18 +105,22 @@ typedef struct Place {
 static void compare(const Place *p, int k, const Tensor *found, const Tensor *exact)
 {
     if (found->dtype == exact->dtype) {
-        assert_memory_equal(found->data, exact->data, (size_t)found->n * mpri_dtype_size(found->dtype));
+        assert_memory_equal(found->data, exact->data,
+                            (size_t)found->n * mpri_dtype_size(found->dtype));
         return;
     }
     for (int64_t i = 0; i < found->n; i++) {
-        double f = mpri_load_f64(found->dtype, found->data, i), e = mpri_load_f64(exact->dtype, exact->data, i);
+        double f = mpri_load_f64(found->dtype, found->data, i),
+               e = mpri_load_f64(exact->dtype, exact->data, i);
         if (isnan(e) ? isnan(f) : f == e) continue;
         double u = unit(found->dtype, e), error = fabs(f - e);
         double budget = p->c->ulp * unit(MPR_FLOAT32, e) + p->c->absolute * FLT_EPSILON;
         if (found->dtype != MPR_FLOAT32) budget += 0.5 * u * (1 + 1e-6);
         if (error > budget || isnan(error))
-            fail_msg("case %d (%s), %s, output %d, element %lld of %lld: %.9g, exactly %.17g: %.2f units",
-                     p->index, p->mode->name, p->row->name, k, (long long)i, (long long)found->n, f, e, error / u);
+            fail_msg("case %d (%s), %s, output %d, element %lld of %lld: %.9g, exactly %.17g: %.2f "
+                     "units",
+                     p->index, p->mode->name, p->row->name, k, (long long)i, (long long)found->n, f,
+                     e, error / u);
     }
     if (!test_tensor_guard(found)) fail_msg("%s writes behind output %d", p->row->name, k);
 }
@@ -121,18 +128,23 @@ static void compare(const Place *p, int k, const Tensor *found, const Tensor *ex
 static void same_bits(const Place *p, int n, const Tensor *a, const Tensor *b, const char *what)
 {
     for (int k = 0; k < n; k++)
-        if (mpri_tensor_here(&a[k]) && memcmp(a[k].data, b[k].data, (size_t)a[k].n * mpri_dtype_size(a[k].dtype)))
-            fail_msg("case %d (%s), %s: other bits %s", p->index, p->mode->name, p->row->name, what);
+        if (mpri_tensor_here(&a[k]) &&
+            memcmp(a[k].data, b[k].data, (size_t)a[k].n * mpri_dtype_size(a[k].dtype)))
+            fail_msg("case %d (%s), %s: other bits %s", p->index, p->mode->name, p->row->name,
+                     what);
 }
 
 static int copies(Arena *a, int n, const Tensor *like, Tensor *out)
 {
     for (int k = 0; k < n; k++)
-        out[k] = mpri_tensor_here(&like[k]) ? test_tensor_new(a, like[k].dtype, like[k].rank, like[k].dims) : like[k];
+        out[k] = mpri_tensor_here(&like[k])
+                     ? test_tensor_new(a, like[k].dtype, like[k].rank, like[k].dims)
+                     : like[k];
     return n;
 }
 
-static void in_place(Arena *a, const Place *p, int n_in, const Tensor *in, int n_out, const Tensor *first)
+static void in_place(Arena *a, const Place *p, int n_in, const Tensor *in, int n_out,
+                     const Tensor *first)
 {
     for (int k = 0; k < n_in; k++) {
         Tensor args[6], out[3];
@@ -143,26 +155,32 @@ static void in_place(Arena *a, const Place *p, int n_in, const Tensor *in, int n
         copies(a, n_out, first, out);
         memcpy(out[0].data, in[k].data, (size_t)in[k].n * mpri_dtype_size(in[k].dtype));
         args[k].data = out[0].data;
-        assert_int_equal(test_kernel_run(a, p->row, p->c->params, n_in, args, n_out, out, NULL, NULL), MPR_OK);
+        assert_int_equal(
+            test_kernel_run(a, p->row, p->c->params, n_in, args, n_out, out, NULL, NULL), MPR_OK);
         same_bits(p, n_out, first, out, "in place");
     }
 }
 
 static Threads *pools[3];
 
-static void run_row(Arena *a, const Place *p, int n_in, const Tensor *in, int n_out, const Tensor *shape,
-                    const Tensor *exact)
+static void run_row(Arena *a, const Place *p, int n_in, const Tensor *in, int n_out,
+                    const Tensor *shape, const Tensor *exact)
 {
     Tensor first[3];
     copies(a, n_out, shape, first);
-    assert_int_equal(test_kernel_run(a, p->row, p->c->params, n_in, in, n_out, first, NULL, NULL), MPR_OK);
+    assert_int_equal(test_kernel_run(a, p->row, p->c->params, n_in, in, n_out, first, NULL, NULL),
+                     MPR_OK);
     for (int k = 0; k < n_out; k++)
         if (mpri_tensor_here(&first[k])) compare(p, k, &first[k], &exact[k]);
     for (int t = 0; t < 3 && p->mode < modes + 2; t++) { /* tiles do not depend on types */
         Tensor out[3];
         copies(a, n_out, shape, out);
-        assert_int_equal(test_kernel_run(a, p->row, p->c->params, n_in, in, n_out, out, pools[t], NULL), MPR_OK);
-        same_bits(p, n_out, first, out, t == 0 ? "with 1 thread" : t == 1 ? "with 2 threads" : "with 3 threads");
+        assert_int_equal(
+            test_kernel_run(a, p->row, p->c->params, n_in, in, n_out, out, pools[t], NULL), MPR_OK);
+        same_bits(p, n_out, first, out,
+                  t == 0   ? "with 1 thread"
+                  : t == 1 ? "with 2 threads"
+                           : "with 3 threads");
     }
     in_place(a, p, n_in, in, n_out, first);
 }
@@ -181,12 +199,14 @@ static int run_case(Arena *a, const Case *c, int index, const Mode *mode)
         if (c->out[k]) {
             shape[k] = make(a, c->out[k], mode->out, 0);
             bool real = c->ulp >= 0 && mpri_dtype_is_float(shape[k].dtype);
-            exact[k] = test_tensor_new(a, real ? MPR_FLOAT64 : shape[k].dtype, shape[k].rank, shape[k].dims);
+            exact[k] = test_tensor_new(a, real ? MPR_FLOAT64 : shape[k].dtype, shape[k].rank,
+                                       shape[k].dims);
             n_out = k + 1;
         }
     const KernelRow *rows[16];
     int count = test_kernel_rows(c->op, rows, 16);
-    assert_int_equal(test_kernel_run(a, rows[count - 1], c->params, n_in, in, n_out, exact, NULL, NULL), MPR_OK);
+    assert_int_equal(
+        test_kernel_run(a, rows[count - 1], c->params, n_in, in, n_out, exact, NULL, NULL), MPR_OK);
     for (int r = 0; r < count - 1; r++) {
         KernelSig sig = {c->op, c->params, n_in, n_out, in, shape, ~(uint64_t)0};
         Place p = {c, index, mode, rows[r]};
@@ -205,7 +225,8 @@ static void run_cases(const Case *cases, int n)
         bool typed = false;
         for (int k = 0; k < 6; k++) typed |= cases[i].in[k] && cases[i].in[k][0] == 'F';
         for (int m = 0; m < (typed ? (int)(sizeof modes / sizeof modes[0]) : 1); m++) {
-            if (!run_case(&a, &cases[i], i, &modes[m])) fail_msg("case %d (%s): every row refused", i, modes[m].name);
+            if (!run_case(&a, &cases[i], i, &modes[m]))
+                fail_msg("case %d (%s): every row refused", i, modes[m].name);
             mpri_arena_reset(&a);
         }
     }
@@ -221,12 +242,14 @@ static const GeluParams erf_form = {.approximate = "none"}, tanh_form = {.approx
 static void unary(void **state)
 {
     (void)state;
-#define UNARY(Op, kind, ulp_)                                                                              \
-    {OP_##Op, &plain, {"F[5]" kind}, {"F[5]"}, ulp_, 0, 1},                                                \
-    {OP_##Op, &plain, {"F[3,6411]" kind}, {"F[3,6411]"}, ulp_, 0, 1}, {OP_##Op, &plain, {"F[0]" kind}, {"F[0]"}, ulp_, 0, 1}
+#define UNARY(Op, kind, ulp_)                                             \
+    {OP_##Op, &plain, {"F[5]" kind}, {"F[5]"}, ulp_, 0, 1},               \
+    {OP_##Op, &plain, {"F[3,6411]" kind}, {"F[3,6411]"}, ulp_, 0, 1},     \
+    {OP_##Op, &plain, {"F[0]" kind}, {"F[0]"}, ulp_, 0, 1}
     const Case cases[] = {
         UNARY(Neg, "n", 0), UNARY(Abs, "n", 0), UNARY(Relu, "n", 0), UNARY(Reciprocal, "n", 0.51),
-        UNARY(Sqrt, "+", 0.51), UNARY(Exp, "n", 2), UNARY(Log, "+", 2), UNARY(Sin, "n", 2), UNARY(Cos, "n", 2),
+        UNARY(Sqrt, "+", 0.51), UNARY(Exp, "n", 2), UNARY(Log, "+", 2), UNARY(Sin, "n", 2),
+            UNARY(Cos, "n", 2),
         UNARY(Erf, "n", 2), UNARY(Tanh, "n", 2), UNARY(Sigmoid, "n", 2.5),
         {OP_Gelu, &erf_form, {"F[40001]n"}, {"F[40001]"}, 6, 0, 1},
         {OP_Gelu, &tanh_form, {"F[40001]n"}, {"F[40001]"}, 6, 0.1, 1},
@@ -242,15 +265,16 @@ static void unary(void **state)
 static void binary(void **state)
 {
     (void)state;
-#define BINARY(Op, kind, ulp_)                                                                             \
-    {OP_##Op, &plain, {"F[7,4801]" kind, "F[7,4801]" kind}, {"F[7,4801]"}, ulp_, 0, 3},                    \
-    {OP_##Op, &plain, {"F[70,481]" kind, "F[481]" kind}, {"F[70,481]"}, ulp_, 0, 3},                       \
-    {OP_##Op, &plain, {"F[70,1]" kind, "F[70,481]" kind}, {"F[70,481]"}, ulp_, 0, 3},                      \
-    {OP_##Op, &plain, {"F[]" kind, "F[70,3]" kind}, {"F[70,3]"}, ulp_, 0, 3},                              \
-    {OP_##Op, &plain, {"F[3,1,5,1]" kind, "F[4,1,33]" kind}, {"F[3,4,5,33]"}, ulp_, 0, 3},                 \
+#define BINARY(Op, kind, ulp_)                                                              \
+    {OP_##Op, &plain, {"F[7,4801]" kind, "F[7,4801]" kind}, {"F[7,4801]"}, ulp_, 0, 3},     \
+    {OP_##Op, &plain, {"F[70,481]" kind, "F[481]" kind}, {"F[70,481]"}, ulp_, 0, 3},        \
+    {OP_##Op, &plain, {"F[70,1]" kind, "F[70,481]" kind}, {"F[70,481]"}, ulp_, 0, 3},       \
+    {OP_##Op, &plain, {"F[]" kind, "F[70,3]" kind}, {"F[70,3]"}, ulp_, 0, 3},               \
+    {OP_##Op, &plain, {"F[3,1,5,1]" kind, "F[4,1,33]" kind}, {"F[3,4,5,33]"}, ulp_, 0, 3},  \
     {OP_##Op, &plain, {"F[3,1]" kind, "F[1,5]" kind}, {"F[3,5]"}, ulp_, 0, 3}
     const Case cases[] = {
-        BINARY(Add, "n", 0.51), BINARY(Sub, "n", 0.51), BINARY(Mul, "n", 0.51), BINARY(Div, "+", 0.51),
+        BINARY(Add, "n", 0.51), BINARY(Sub, "n", 0.51), BINARY(Mul, "n", 0.51),
+            BINARY(Div, "+", 0.51),
         BINARY(Max, "n", 0), BINARY(Min, "n", 0), BINARY(Pow, "+", 2),
         {OP_Pow, &plain, {"F[20001]n", "F[]=2"}, {"F[20001]"}, 1, 0, 1},
         {OP_Pow, &plain, {"F[20001]n", "F[1]=3"}, {"F[20001]"}, 2, 0, 1},
@@ -267,7 +291,8 @@ static void binary(void **state)
         {OP_LessOrEqual, &plain, {"F[40001]n", "F[40001]n"}, {"bool[40001]"}, 0, 0, 0},
         {OP_GreaterOrEqual, &plain, {"F[]=nan", "F[7]n"}, {"bool[7]"}, 0, 0, 0},
         {OP_Where, &plain, {"bool[5,3001]b", "F[5,3001]n", "F[]=-1"}, {"F[5,3001]"}, 0.51, 0, 6},
-        {OP_Where, &plain, {"bool[4,1,1,33]b", "F[4,3,9,33]n", "F[33]n"}, {"F[4,3,9,33]"}, 0.51, 0, 6},
+        {OP_Where, &plain, {"bool[4,1,1,33]b", "F[4,3,9,33]n", "F[33]n"}, {"F[4,3,9,33]"}, 0.51, 0,
+         6},
         {OP_Where, &plain, {"bool[5,1]b", "F[5,1]n", "F[1,7]n"}, {"F[5,7]"}, 0.51, 0, 6},
     };
     RUN(cases);
@@ -289,8 +314,10 @@ static void reductions(void **state)
         {OP_ReduceMean, &drop, {"F[0]n"}, {"F[]"}, 0, 0, 0},
         {OP_SumTo, &(SumToParams){.dims = INTS(768)}, {"F[130,768]n"}, {"F[768]"}, 1, 512, 0},
         {OP_SumTo, &(SumToParams){.dims = INTS(5000)}, {"F[9,5000]n"}, {"F[5000]"}, 1, 64, 0},
-        {OP_SumTo, &(SumToParams){.dims = INTS(1, 24, 1, 1)}, {"F[6,24,13,11]n"}, {"F[1,24,1,1]"}, 1, 1024, 0},
-        {OP_SumTo, &(SumToParams){.dims = INTS(4, 1, 33)}, {"F[4,300,33]n"}, {"F[4,1,33]"}, 1, 512, 0},
+        {OP_SumTo, &(SumToParams){.dims = INTS(1, 24, 1, 1)}, {"F[6,24,13,11]n"}, {"F[1,24,1,1]"},
+         1, 1024, 0},
+        {OP_SumTo, &(SumToParams){.dims = INTS(4, 1, 33)}, {"F[4,300,33]n"}, {"F[4,1,33]"}, 1, 512,
+         0},
         {OP_SumTo, &(SumToParams){.dims = INTS(3)}, {"F[3]n"}, {"F[3]"}, 0, 0, 0},
         {OP_SumTo, &(SumToParams){.dims = {0, NULL}}, {"F[]n"}, {"F[]"}, 0, 0, 0},
     };
@@ -320,16 +347,23 @@ static void norms(void **state)
     (void)state;
     const LayerNormParams p = {.axis = -1, .epsilon = 1e-5f}, two = {.axis = 1, .epsilon = 1e-12f};
     const Case cases[] = {
-        {OP_LayerNormalization, &p, {"F[70,768]n", "f32[768]n", "f32[768]n"}, {"F[70,768]", "f32[70,1]", "f32[70,1]"}, 3, 16, 1},
+        {OP_LayerNormalization, &p, {"F[70,768]n", "f32[768]n", "f32[768]n"},
+         {"F[70,768]", "f32[70,1]", "f32[70,1]"}, 3, 16, 1},
         {OP_LayerNormalization, &p, {"F[70,37]n", "F[37]n"}, {"F[70,37]"}, 3, 16, 1},
-        {OP_LayerNormalization, &two, {"F[5,3,7]n", "F[3,7]n", "F[3,7]n"}, {"F[5,3,7]", NULL, "f32[5,1,1]"}, 3, 16, 1},
-        {OP_LayerNormalization, &p, {"F[3,1024]=1000", "f32[1024]n", "f32[1024]n"}, {"F[3,1024]"}, 3, 16, 1},
-        {OP_LayerNormGrad, &p, {"F[131,768]n", "F[131,768]n", "f32[768]n", "f32[131,1]u", "f32[131,1]+"},
+        {OP_LayerNormalization, &two, {"F[5,3,7]n", "F[3,7]n", "F[3,7]n"},
+         {"F[5,3,7]", NULL, "f32[5,1,1]"}, 3, 16, 1},
+        {OP_LayerNormalization, &p, {"F[3,1024]=1000", "f32[1024]n", "f32[1024]n"}, {"F[3,1024]"},
+         3, 16, 1},
+        {OP_LayerNormGrad, &p, {"F[131,768]n", "F[131,768]n", "f32[768]n", "f32[131,1]u",
+         "f32[131,1]+"},
          {"F[131,768]", "f32[768]", "f32[768]"}, 4, 256, 3},
-        {OP_LayerNormGrad, &p, {"F[4000,37]n", "F[4000,37]n", "f32[37]n", "f32[4000,1]u", "f32[4000,1]+"},
+        {OP_LayerNormGrad, &p, {"F[4000,37]n", "F[4000,37]n", "f32[37]n", "f32[4000,1]u",
+         "f32[4000,1]+"},
          {"F[4000,37]", "f32[37]", "f32[37]"}, 4, 4096, 3},
-        {OP_LayerNormGrad, &p, {"F[9,5]n", "F[9,5]n", "F[5]n", "f32[9,1]u", "f32[9,1]+"}, {"F[9,5]"}, 4, 64, 3},
-        {OP_LayerNormGrad, &p, {"F[9,5]n", "F[9,5]n", "F[5]n", "f32[9,1]u", "f32[9,1]+"}, {NULL, "f32[5]", "f32[5]"}, 4, 64, 0},
+        {OP_LayerNormGrad, &p, {"F[9,5]n", "F[9,5]n", "F[5]n", "f32[9,1]u", "f32[9,1]+"},
+         {"F[9,5]"}, 4, 64, 3},
+        {OP_LayerNormGrad, &p, {"F[9,5]n", "F[9,5]n", "F[5]n", "f32[9,1]u", "f32[9,1]+"},
+         {NULL, "f32[5]", "f32[5]"}, 4, 64, 0},
     };
     RUN(cases);
 }
@@ -338,20 +372,31 @@ static void losses(void **state)
 {
     (void)state;
     const CrossEntropyParams mean = {.axis = -1, .ignore_index = 3, .reduction = "mean"};
-    const CrossEntropyParams none = {.axis = 1, .ignore_index = MPRI_NO_IGNORE, .reduction = "none"};
-    const CrossEntropyParams smooth = {.axis = -1, .ignore_index = 3, .label_smoothing = 0.1f, .reduction = "sum"};
+    const CrossEntropyParams none = {.axis = 1, .ignore_index = MPRI_NO_IGNORE,
+        .reduction = "none"};
+    const CrossEntropyParams smooth = {.axis = -1, .ignore_index = 3, .label_smoothing = 0.1f,
+        .reduction = "sum"};
     const Case cases[] = {
-        {OP_CrossEntropy, &mean, {"F[300,1001]n", "i64[300]<1001"}, {"f32[]", "f32[300]", "f32[]"}, 4, 8, 0},
-        {OP_CrossEntropy, &mean, {"F[4,9,10]n", "i32[4,9]<10", "f32[10]+"}, {"f32[]", "f32[4,9]", "f32[]"}, 4, 8, 0},
+        {OP_CrossEntropy, &mean, {"F[300,1001]n", "i64[300]<1001"}, {"f32[]", "f32[300]", "f32[]"},
+         4, 8, 0},
+        {OP_CrossEntropy, &mean, {"F[4,9,10]n", "i32[4,9]<10", "f32[10]+"},
+         {"f32[]", "f32[4,9]", "f32[]"}, 4, 8, 0},
         {OP_CrossEntropy, &none, {"F[70,37]n", "i64[70]<37"}, {"f32[70]"}, 4, 8, 0},
         {OP_CrossEntropy, &smooth, {"F[70,37]n", "i64[70]<37"}, {"f32[]"}, 4, 64, 0},
-        {OP_CrossEntropyGrad, &mean, {"f32[]=1024", "F[300,1001]n", "i64[300]<1001", "f32[300]=8", "f32[]=290"}, {"F[300,1001]"}, 16, 64, 2},
-        {OP_CrossEntropyGrad, &mean, {"f32[]=2", "F[300,10]n", "i64[300]<10", "f32[300]=4", "f32[]=290", "f32[10]+"}, {"F[300,10]"}, 16, 8, 2},
-        {OP_CrossEntropyGrad, &none, {"f32[70]n", "F[70,37]n", "i32[70]<37", "f32[70]=5", NULL}, {"F[70,37]"}, 16, 32, 2},
-        {OP_CrossEntropyGrad, &smooth, {"f32[]=3", "F[70,37]n", "i64[70]<37", "f32[70]=5", "f32[]=70"}, {"F[70,37]"}, 16, 32, 2},
-        {OP_MseLoss, &(MseLossParams){.reduction = "mean"}, {"F[70,481]n", "f32[70,481]n"}, {"f32[]", "f32[]"}, 4, 64, 0},
-        {OP_MseLoss, &(MseLossParams){.reduction = "sum"}, {"F[33]n", "F[33]n"}, {"f32[]"}, 4, 64, 0},
-        {OP_MseLossGrad, &(MseLossParams){.reduction = "mean"}, {"f32[]=512", "F[70,481]n", "F[70,481]n", "f32[]=33670"},
+        {OP_CrossEntropyGrad, &mean, {"f32[]=1024", "F[300,1001]n", "i64[300]<1001", "f32[300]=8",
+         "f32[]=290"}, {"F[300,1001]"}, 16, 64, 2},
+        {OP_CrossEntropyGrad, &mean, {"f32[]=2", "F[300,10]n", "i64[300]<10", "f32[300]=4",
+         "f32[]=290", "f32[10]+"}, {"F[300,10]"}, 16, 8, 2},
+        {OP_CrossEntropyGrad, &none, {"f32[70]n", "F[70,37]n", "i32[70]<37", "f32[70]=5", NULL},
+         {"F[70,37]"}, 16, 32, 2},
+        {OP_CrossEntropyGrad, &smooth, {"f32[]=3", "F[70,37]n", "i64[70]<37", "f32[70]=5",
+         "f32[]=70"}, {"F[70,37]"}, 16, 32, 2},
+        {OP_MseLoss, &(MseLossParams){.reduction = "mean"}, {"F[70,481]n", "f32[70,481]n"},
+         {"f32[]", "f32[]"}, 4, 64, 0},
+        {OP_MseLoss, &(MseLossParams){.reduction = "sum"}, {"F[33]n", "F[33]n"}, {"f32[]"}, 4, 64,
+         0},
+        {OP_MseLossGrad, &(MseLossParams){.reduction = "mean"},
+         {"f32[]=512", "F[70,481]n", "F[70,481]n", "f32[]=33670"},
          {"F[70,481]"}, 3, 1, 6},
     };
     RUN(cases);
@@ -360,35 +405,53 @@ static void losses(void **state)
 static void moves(void **state)
 {
     (void)state;
-#define TRANSPOSE(type, in, out, ...) {OP_Transpose, &(TransposeParams){INTS(__VA_ARGS__)}, {type in "<100"}, {type out}, BITS, 0, 0}
-#define TRANSPOSES(type)                                                                                   \
-    TRANSPOSE(type, "[300,217]", "[217,300]", 1, 0), TRANSPOSE(type, "[64,96]", "[96,64]", 1, 0),          \
-    TRANSPOSE(type, "[2,33,4,16]", "[2,4,33,16]", 0, 2, 1, 3), TRANSPOSE(type, "[3,5,70,80]", "[3,5,80,70]", 0, 1, 3, 2), \
-    TRANSPOSE(type, "[3,40,5,60]", "[60,3,5,40]", 3, 0, 2, 1), TRANSPOSE(type, "[9,1,5]", "[5,9,1]", 2, 0, 1),            \
-    TRANSPOSE(type, "[7,20000]", "[20000,7]", 1, 0), TRANSPOSE(type, "[20000,7]", "[7,20000]", 1, 0),                     \
+#define TRANSPOSE(type, in, out, ...)                                                       \
+    {OP_Transpose, &(TransposeParams){INTS(__VA_ARGS__)}, {type in "<100"}, {type out}, BITS, 0, 0}
+#define TRANSPOSES(type)                                                                    \
+    TRANSPOSE(type, "[300,217]", "[217,300]", 1, 0),                                        \
+    TRANSPOSE(type, "[64,96]", "[96,64]", 1, 0),                                            \
+    TRANSPOSE(type, "[2,33,4,16]", "[2,4,33,16]", 0, 2, 1, 3),                              \
+    TRANSPOSE(type, "[3,5,70,80]", "[3,5,80,70]", 0, 1, 3, 2),                              \
+    TRANSPOSE(type, "[3,40,5,60]", "[60,3,5,40]", 3, 0, 2, 1),                              \
+    TRANSPOSE(type, "[9,1,5]", "[5,9,1]", 2, 0, 1),                                         \
+    TRANSPOSE(type, "[7,20000]", "[20000,7]", 1, 0),                                        \
+    TRANSPOSE(type, "[20000,7]", "[7,20000]", 1, 0),                                        \
     TRANSPOSE(type, "[40,2,50]", "[50,40,2]", 2, 0, 1)
     const Case cases[] = {
         TRANSPOSES("u8"), TRANSPOSES("f16"), TRANSPOSES("f32"), TRANSPOSES("i64"),
-        {OP_Concat, &(AxisParams){1}, {"i32[300,70]<9", "i32[300,1]<9", "i32[300,0]<9", "i32[300,200]<9"}, {"i32[300,271]"}, BITS, 0, 0},
+        {OP_Concat, &(AxisParams){1}, {"i32[300,70]<9", "i32[300,1]<9", "i32[300,0]<9",
+         "i32[300,200]<9"}, {"i32[300,271]"}, BITS, 0, 0},
         {OP_Concat, &(AxisParams){0}, {"f16[30]<9", "f16[40]<9"}, {"f16[70]"}, BITS, 0, 0},
-        {OP_Split, &(SplitParams){.axis = -1}, {"f16[300,271]<99", "i64[3]<9"}, {"f16[300,70]", "f16[300,1]", "f16[300,200]"}, BITS, 0, 0},
-        {OP_Split, &(SplitParams){.axis = 0}, {"i64[9,2]<99"}, {"i64[4,2]", "i64[5,2]"}, BITS, 0, 0},
-        {OP_Slice, NULL, {"f32[200,300]<999", "i64[2]=3", "i64[2]=150"}, {"f32[147,147]"}, BITS, 0, 0},
-        {OP_Slice, NULL, {"f16[200,300]<999", "i64[2]=-1", "i64[2]=-999", "i64[2]<2", "i64[2]=-2"}, {"f16[100,150]"}, BITS, 0, 0},
-        {OP_SliceGrad, &(SliceGradParams){INTS(200, 300), INTS(5, 199), INTS(1, 0), INTS(3, -1)}, {"f32[200,98]n"}, {"f32[200,300]"}, BITS, 0, 0},
-        {OP_SliceGrad, &(SliceGradParams){INTS(5, 9), INTS(0), INTS(1), INTS(1)}, {"f16[5,0]n"}, {"f16[5,9]"}, BITS, 0, 0},
+        {OP_Split, &(SplitParams){.axis = -1}, {"f16[300,271]<99", "i64[3]<9"},
+         {"f16[300,70]", "f16[300,1]", "f16[300,200]"}, BITS, 0, 0},
+        {OP_Split, &(SplitParams){.axis = 0}, {"i64[9,2]<99"}, {"i64[4,2]", "i64[5,2]"}, BITS, 0,
+         0},
+        {OP_Slice, NULL, {"f32[200,300]<999", "i64[2]=3", "i64[2]=150"}, {"f32[147,147]"}, BITS, 0,
+         0},
+        {OP_Slice, NULL, {"f16[200,300]<999", "i64[2]=-1", "i64[2]=-999", "i64[2]<2", "i64[2]=-2"},
+         {"f16[100,150]"}, BITS, 0, 0},
+        {OP_SliceGrad, &(SliceGradParams){INTS(200, 300), INTS(5, 199), INTS(1, 0), INTS(3, -1)},
+         {"f32[200,98]n"}, {"f32[200,300]"}, BITS, 0, 0},
+        {OP_SliceGrad, &(SliceGradParams){INTS(5, 9), INTS(0), INTS(1), INTS(1)}, {"f16[5,0]n"},
+         {"f16[5,9]"}, BITS, 0, 0},
         {OP_Expand, NULL, {"f32[1,300]n", "i64[2]<9"}, {"f32[200,300]"}, BITS, 0, 0},
         {OP_Expand, NULL, {"bool[5,1,7,1]b", "i64[2]<9"}, {"bool[5,6,7,900]"}, BITS, 0, 0},
         {OP_Expand, NULL, {"i64[]<9", "i64[2]<9"}, {"i64[40000]"}, BITS, 0, 0},
-        {OP_Gather, &(AxisParams){0}, {"f32[500,77]n", "i64[9,40]~500"}, {"f32[9,40,77]"}, BITS, 0, 0},
-        {OP_Gather, &(AxisParams){1}, {"f16[5,60,7]n", "i32[400]~60"}, {"f16[5,400,7]"}, BITS, 0, 0},
+        {OP_Gather, &(AxisParams){0}, {"f32[500,77]n", "i64[9,40]~500"}, {"f32[9,40,77]"}, BITS, 0,
+         0},
+        {OP_Gather, &(AxisParams){1}, {"f16[5,60,7]n", "i32[400]~60"}, {"f16[5,400,7]"}, BITS, 0,
+         0},
         {OP_Gather, &(AxisParams){0}, {"i64[50]<999", "i64[]<50"}, {"i64[]"}, BITS, 0, 0},
-        {OP_GatherGrad, &(GatherGradParams){0, INTS(50, 200)}, {"F[300,200]n", "i64[300]~50"}, {"f32[50,200]"}, 1, 32, 0},
-        {OP_GatherGrad, &(GatherGradParams){0, INTS(7)}, {"F[3,4]n", "i32[3,4]~7"}, {"f32[7]"}, 1, 16, 0},
-        {OP_Dropout, &(DropoutParams){3, 9}, {"F[33,1001]n", "f32[]=0.3", "bool[]=1"}, {"F[33,1001]", "bool[33,1001]"}, 2, 0, 1},
+        {OP_GatherGrad, &(GatherGradParams){0, INTS(50, 200)}, {"F[300,200]n", "i64[300]~50"},
+         {"f32[50,200]"}, 1, 32, 0},
+        {OP_GatherGrad, &(GatherGradParams){0, INTS(7)}, {"F[3,4]n", "i32[3,4]~7"}, {"f32[7]"}, 1,
+         16, 0},
+        {OP_Dropout, &(DropoutParams){3, 9}, {"F[33,1001]n", "f32[]=0.3", "bool[]=1"},
+         {"F[33,1001]", "bool[33,1001]"}, 2, 0, 1},
         {OP_Dropout, &(DropoutParams){3, 9}, {"F[33]n", "f32[]=1", "bool[]=1"}, {"F[33]"}, 0, 0, 1},
         {OP_Dropout, &(DropoutParams){3, 9}, {"F[33]n"}, {"F[33]", "bool[33]"}, 0, 0, 1},
-        {OP_DropoutGrad, &(DropoutParams){3, 9}, {"F[33,1001]n", "bool[33,1001]b", "f32[]=0.3", "bool[]=1"}, {"F[33,1001]"}, 2, 0, 1},
+        {OP_DropoutGrad, &(DropoutParams){3, 9},
+         {"F[33,1001]n", "bool[33,1001]b", "f32[]=0.3", "bool[]=1"}, {"F[33,1001]"}, 2, 0, 1},
     };
     RUN(cases);
 }
@@ -399,12 +462,15 @@ static void repeated_row(void **state)
     (void)state;
     Arena a;
     mpri_arena_init(&a, mpri_alloc_default(), 0);
-    Tensor in[2] = {make(&a, "f16[12500,3]=0.01", MPR_FLOAT16, 0), make(&a, "i64[12500]=1", MPR_FLOAT16, 0)};
+    Tensor in[2] = {make(&a, "f16[12500,3]=0.01", MPR_FLOAT16, 0),
+                    make(&a, "i64[12500]=1", MPR_FLOAT16, 0)};
     const KernelRow *rows[16];
     int count = test_kernel_rows(OP_GatherGrad, rows, 16);
     for (int r = 0; r < count; r++) {
         Tensor out = test_tensor(&a, "f32[2,3]=");
-        assert_int_equal(test_kernel_run(&a, rows[r], &(GatherGradParams){0, INTS(2, 3)}, 2, in, 1, &out, NULL, NULL), MPR_OK);
+        assert_int_equal(test_kernel_run(&a, rows[r], &(GatherGradParams){0, INTS(2, 3)}, 2, in, 1,
+                                         &out, NULL, NULL),
+                         MPR_OK);
         assert_true(fabs(mpri_load_f64(out.dtype, out.data, 4) - 125.027) < 0.01);
     }
     mpri_arena_destroy(&a);

@@ -1,5 +1,5 @@
-/* The update family: unscale and its flag, clipping, SGD and Adam against formulas by hand, skipped steps,
- * accumulation; every row of every instruction set to the same bits. */
+/* The update family: unscale and its flag, clipping, SGD and Adam against formulas by hand, skipped
+ * steps, accumulation; every row of every instruction set to the same bits. */
 #include "tests/support/kernels.h"
 
 #include <math.h>
@@ -37,14 +37,16 @@ static World run(int op, const void *params, Fill fill, int times)
         mpri_arena_init(&w.arena, mpri_alloc_default(), 0);
         fill(&w);
         for (int i = 0; i < times; i++)
-            assert_int_equal(test_kernel_run(&w.arena, rows[r], params, w.n, w.in, 0, NULL, NULL, NULL), MPR_OK);
+            assert_int_equal(
+                test_kernel_run(&w.arena, rows[r], params, w.n, w.in, 0, NULL, NULL, NULL), MPR_OK);
         if (r == count - 1) {
             ref = w;
             continue;
         }
         for (int k = 0; k < w.n; k++) {
             if (!mpri_tensor_here(&w.in[k])) continue;
-            assert_memory_equal(w.in[k].data, ref.in[k].data, (size_t)w.in[k].n * mpri_dtype_size(w.in[k].dtype));
+            assert_memory_equal(w.in[k].data, ref.in[k].data,
+                                (size_t)w.in[k].n * mpri_dtype_size(w.in[k].dtype));
             assert_true(test_tensor_guard(&w.in[k]));
         }
         mpri_arena_destroy(&w.arena);
@@ -52,12 +54,25 @@ static World run(int op, const void *params, Fill fill, int times)
     return ref;
 }
 
-static double value(const World *w, int k, int64_t i) { return mpri_load_f64(w->in[k].dtype, w->in[k].data, i); }
+static double value(const World *w, int k, int64_t i)
+{
+    return mpri_load_f64(w->in[k].dtype, w->in[k].data, i);
+}
 
 #define STATE "f64[8]="
 
-static void overwrite(World *w) { add(w, "f32[3]=1 2 3"); add(w, "f16[3]=0.5 0.25 inf"); add(w, "i32[]=0"); }
-static void accumulate(World *w) { add(w, "f32[3]=1 2 3"); add(w, "bf16[3]=0.5 0.25 -inf"); add(w, "i32[]=1"); }
+static void overwrite(World *w)
+{
+    add(w, "f32[3]=1 2 3");
+    add(w, "f16[3]=0.5 0.25 inf");
+    add(w, "i32[]=0");
+}
+static void accumulate(World *w)
+{
+    add(w, "f32[3]=1 2 3");
+    add(w, "bf16[3]=0.5 0.25 -inf");
+    add(w, "i32[]=1");
+}
 
 static void accumulation(void **state)
 {
@@ -70,14 +85,41 @@ static void accumulation(void **state)
     mpri_arena_destroy(&w.arena);
 }
 
-static void clean(World *w) { add(w, STATE); add(w, "f32[]=4"); add(w, "f32[2]=12 16"); add(w, "f32[0]="); add(w, "f32[]=0"); }
-static void largest(World *w) { add(w, STATE); add(w, "f32[]=1"); add(w, "f32[3]=3.4028234e38 -0 1e-45"); }
-static void with_nan(World *w) { add(w, STATE); add(w, "f32[]=2"); add(w, "f32[20]=0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 nan"); }
+static void clean(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=4");
+    add(w, "f32[2]=12 16");
+    add(w, "f32[0]=");
+    add(w, "f32[]=0");
+}
+static void largest(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=1");
+    add(w, "f32[3]=3.4028234e38 -0 1e-45");
+}
+static void with_nan(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=2");
+    add(w, "f32[20]=0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 nan");
+}
 static void with_inf(World *w) { add(w, STATE); add(w, "f32[]=2"); add(w, "f32[2]=1 -inf"); }
 /* scale 2^-120, gradient 2^10: finite before, infinite after */
-static void overflow(World *w) { add(w, STATE); add(w, "f32[]=7.52316384526264e-37"); add(w, "f32[1]=1024"); }
+static void overflow(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=7.52316384526264e-37");
+    add(w, "f32[1]=1024");
+}
 /* scale 2^127: inv is subnormal, and so is the result */
-static void subnormal(World *w) { add(w, STATE); add(w, "f32[]=1.7014118346046923e38"); add(w, "f32[1]=1"); }
+static void subnormal(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=1.7014118346046923e38");
+    add(w, "f32[1]=1");
+}
 static void big(World *w) { add(w, STATE); add(w, "f32[]=1"); add(w, "f32[2]=3e25 4e25"); }
 
 static void unscale(void **state)
@@ -85,7 +127,8 @@ static void unscale(void **state)
     (void)state;
     World w = run(OP_UnscaleCheck, NULL, clean, 1);
     assert_true(value(&w, 2, 0) == 3 && value(&w, 2, 1) == 4);
-    assert_true(value(&w, 0, STATE_FOUND) == 0 && value(&w, 0, STATE_SQUARES) == 25 && value(&w, 0, STATE_NORM) == 5);
+    assert_true(value(&w, 0, STATE_FOUND) == 0 && value(&w, 0, STATE_SQUARES) == 25 &&
+                value(&w, 0, STATE_NORM) == 5);
     mpri_arena_destroy(&w.arena);
     w = run(OP_UnscaleCheck, NULL, largest, 1);
     assert_true(value(&w, 0, STATE_FOUND) == 0 && signbit(value(&w, 2, 1)) && value(&w, 2, 2) > 0);
@@ -124,17 +167,38 @@ static void unscale_large(void **state)
     mpri_arena_destroy(&w.arena);
 }
 
-static void clip_over(World *w) { add(w, "f64[8]=0 25 0 0 0 0 0 0"); add(w, "f32[]=2.5"); add(w, "f32[2]=3 4"); }
-static void clip_under(World *w) { add(w, "f64[8]=0 25 0 0 0 0 0 0"); add(w, "f32[]=6"); add(w, "f32[2]=3 4"); }
-static void clip_off(World *w) { add(w, "f64[8]=0 25 0 0 0 0 0 0"); add(w, "f32[]=0"); add(w, "f32[2]=3 4"); }
-static void clip_found(World *w) { add(w, "f64[8]=1 inf 0 0 0 0 0 0"); add(w, "f32[]=1"); add(w, "f32[2]=3 inf"); }
+static void clip_over(World *w)
+{
+    add(w, "f64[8]=0 25 0 0 0 0 0 0");
+    add(w, "f32[]=2.5");
+    add(w, "f32[2]=3 4");
+}
+static void clip_under(World *w)
+{
+    add(w, "f64[8]=0 25 0 0 0 0 0 0");
+    add(w, "f32[]=6");
+    add(w, "f32[2]=3 4");
+}
+static void clip_off(World *w)
+{
+    add(w, "f64[8]=0 25 0 0 0 0 0 0");
+    add(w, "f32[]=0");
+    add(w, "f32[2]=3 4");
+}
+static void clip_found(World *w)
+{
+    add(w, "f64[8]=1 inf 0 0 0 0 0 0");
+    add(w, "f32[]=1");
+    add(w, "f32[2]=3 inf");
+}
 
 static void clipping(void **state)
 {
     (void)state;
     float factor = 2.5f / (5.0f + 1e-6f);
     World w = run(OP_ClipGradNorm, NULL, clip_over, 1);
-    assert_true(value(&w, 2, 0) == 3 * factor && value(&w, 2, 1) == 4 * factor && value(&w, 0, STATE_NORM) == 5);
+    assert_true(value(&w, 2, 0) == 3 * factor && value(&w, 2, 1) == 4 * factor &&
+                value(&w, 0, STATE_NORM) == 5);
     mpri_arena_destroy(&w.arena);
     const Fill same[] = {clip_under, clip_off, clip_found};
     for (int i = 0; i < 3; i++) {
@@ -147,7 +211,14 @@ static void clipping(void **state)
     mpri_arena_destroy(&w.arena);
 }
 
-static void sgd_plain(World *w) { add(w, STATE); add(w, "f64[8]=0.5 0 0 0 0 0 0 0"); add(w, "f32[2]=1 2"); add(w, "f32[2]=2 -2"); w->n++; }
+static void sgd_plain(World *w)
+{
+    add(w, STATE);
+    add(w, "f64[8]=0.5 0 0 0 0 0 0 0");
+    add(w, "f32[2]=1 2");
+    add(w, "f32[2]=2 -2");
+    w->n++;
+}
 static void sgd_buffer(World *w)
 {
     add(w, STATE);
@@ -177,7 +248,8 @@ static void sgd(void **state)
     const float scale[] = {1, 0}, lr[] = {1, 2};
     SgdParams p = {.decay_scale = {2, scale}, .lr_scale = {2, lr}};
     w = run(OP_SgdStep, &p, sgd_buffer, 2);
-    /* first: d = 2.25, buf = 2.25, p = -0.125; then d = 1.96875, buf = 1.125 + 1.4765625, p - 0.5 buf */
+    /* first: d = 2.25, buf = 2.25, p = -0.125; then d = 1.96875, buf = 1.125 + 1.4765625, p - 0.5
+     * buf */
     assert_true(value(&w, 4, 0) == 2.6015625 && value(&w, 2, 0) == -0.125 - 1.30078125);
     /* without decay, twice the rate: buf = 2, p = -1; buf = 1 + 1.5, p = -3.5 */
     assert_true(value(&w, 7, 0) == 2.5 && value(&w, 5, 0) == -3.5);
@@ -221,7 +293,8 @@ static void adam(void **state)
     (void)state;
     AdamParams p = {.decoupled = 1};
     World w = run(OP_AdamStep, &p, adam_small, 1);
-    /* first step: the corrected moments are g and g^2, so the update is lr; zero gradient: decay only */
+    /* first step: the corrected moments are g and g^2, so the update is lr; zero gradient: decay
+     * only */
     assert_true(fabs(value(&w, 2, 0) - (0.9375 - 0.125)) < 1e-7 && value(&w, 2, 1) == 0.9375);
     assert_true(value(&w, 4, 0) == 2 && value(&w, 5, 0) == 4);
     mpri_arena_destroy(&w.arena);

@@ -60,7 +60,8 @@ Tensor test_tensor(Arena *a, const char *text)
             double v = strtod(s, &end);
             if (end != s) mpri_store_f64(t.dtype, t.data, i, v);
         } else {
-            int64_t v = t.dtype == MPR_UINT64 ? (int64_t)strtoull(s, &end, 10) : strtoll(s, &end, 10);
+            int64_t v =
+                t.dtype == MPR_UINT64 ? (int64_t)strtoull(s, &end, 10) : strtoll(s, &end, 10);
             if (end != s) mpri_store_i64(t.dtype, t.data, i, v);
         }
         if (end == s && i > 0) fail_msg("too few numbers: %s", text);
@@ -71,7 +72,8 @@ Tensor test_tensor(Arena *a, const char *text)
     return t;
 }
 
-static int add_rows(const KernelTable *tables, int n, int op, const KernelRow **rows, int have, int max)
+static int add_rows(const KernelTable *tables, int n, int op, const KernelRow **rows, int have,
+                    int max)
 {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < tables[i].n; k++)
@@ -89,8 +91,9 @@ int test_kernel_rows(int op, const KernelRow **rows, int max)
     return add_rows(tables, n, op, rows, have, max);
 }
 
-mpr_status test_kernel_run(Arena *a, const KernelRow *row, const void *params, int n_in, const Tensor *in,
-                           int n_out, Tensor *out, Threads *threads, KernelFault *fault)
+mpr_status test_kernel_run(Arena *a, const KernelRow *row, const void *params, int n_in,
+                           const Tensor *in, int n_out, Tensor *out, Threads *threads,
+                           KernelFault *fault)
 {
     KernelCall call = {.params = params, .n_in = n_in, .n_out = n_out, .in = in, .out = out,
                        .threads = threads, .seed = 7, .step = 3, .fault = fault};
@@ -113,8 +116,8 @@ static bool close_enough(double found, double expected, double tolerance)
     return fabs(found - expected) <= tolerance * (1 + fabs(expected));
 }
 
-static void compare(const KernelRow *row, int index, int output, const Tensor *found, const Tensor *expected,
-                    double tolerance)
+static void compare(const KernelRow *row, int index, int output, const Tensor *found,
+                    const Tensor *expected, double tolerance)
 {
     for (int64_t i = 0; i < found->n; i++) {
         double f = mpri_load_f64(found->dtype, found->data, i);
@@ -124,10 +127,11 @@ static void compare(const KernelRow *row, int index, int output, const Tensor *f
                         : mpri_load_i64(found->dtype, found->data, i) ==
                               mpri_load_i64(expected->dtype, expected->data, i);
         if (!same)
-            fail_msg("case %d, %s, output %d, element %lld: %.9g, expected %.9g", index, row->name, output,
-                     (long long)i, f, e);
+            fail_msg("case %d, %s, output %d, element %lld: %.9g, expected %.9g", index, row->name,
+                     output, (long long)i, f, e);
     }
-    if (!test_tensor_guard(found)) fail_msg("case %d, %s writes behind output %d", index, row->name, output);
+    if (!test_tensor_guard(found))
+        fail_msg("case %d, %s writes behind output %d", index, row->name, output);
 }
 
 static void run_case(Arena *a, const KernelCase *c, int index, const KernelRow *row)
@@ -152,7 +156,8 @@ static void run_case(Arena *a, const KernelCase *c, int index, const KernelRow *
     if (status != c->status)
         fail_msg("case %d, %s: %s, expected %s", index, row->name, mpr_status_text(status),
                  mpr_status_text(c->status));
-    if (status == MPR_E_INDEX && fault.input < 0) fail_msg("case %d, %s: fault not filled", index, row->name);
+    if (status == MPR_E_INDEX && fault.input < 0)
+        fail_msg("case %d, %s: fault not filled", index, row->name);
     double unit = mpri_dtype_is_low(n_out ? out[0].dtype : MPR_FLOAT32) ? 0x1p-8 : 1e-6;
     double tolerance = row->isa && c->tolerance < unit ? unit : c->tolerance;
     for (int k = 0; k < n_out && status == MPR_OK; k++)

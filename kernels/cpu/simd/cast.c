@@ -1,4 +1,5 @@
-/* Cast between f32, f16 and bf16, and from bool to them. Everything else is left to the reference kernels. */
+/* Cast between f32, f16 and bf16, and from bool to them. Everything else is left to the reference
+ * kernels. */
 #include "kernels/cpu/simd/tiles.h"
 
 typedef struct Cast {
@@ -10,7 +11,8 @@ VF_FN void convert(const Cast *c, int64_t tile, DType from, DType to)
 {
     int64_t i = tile * TILE, end = least(c->y->n, i + TILE);
     for (; i + VF_LANES <= end; i += VF_LANES) vf_st(to, c->y->data, i, vf_ld(from, c->x->data, i));
-    if (i < end) vf_st_n(to, c->y->data, i, vf_ld_n(from, c->x->data, i, (int)(end - i)), (int)(end - i));
+    if (i < end)
+        vf_st_n(to, c->y->data, i, vf_ld_n(from, c->x->data, i, (int)(end - i)), (int)(end - i));
 }
 
 static void bool_tile(void *ctx, int64_t tile)
@@ -47,7 +49,9 @@ static mpr_status k_cast(const KernelCall *c)
 static const char *floats(const KernelSig *s)
 {
     if (!vf_can(s->out[0].dtype)) return NOT_FLOAT;
-    return vf_can(s->in[0].dtype) || s->in[0].dtype == MPR_BOOL ? NULL : "from f32, f16, bf16 and bool only";
+    return vf_can(s->in[0].dtype) || s->in[0].dtype == MPR_BOOL
+               ? NULL
+               : "from f32, f16, bf16 and bool only";
 }
 
 static const KernelRow rows[] = {

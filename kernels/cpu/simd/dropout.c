@@ -1,5 +1,6 @@
-/* Dropout and its gradient; which elements stay is defined in kernels/dropout_mask.h. A vector of counters runs
- * through Philox4x32-10 (Salmon et al., SC'11) at once; the words are those of mpri_philox. */
+/* Dropout and its gradient; which elements stay is defined in kernels/dropout_mask.h. A vector of
+ * counters runs through Philox4x32-10 (Salmon et al., SC'11) at once; the words are those of
+ * mpri_philox. */
 #include "kernels/cpu/simd/tiles.h"
 #include "kernels/dropout_mask.h"
 
@@ -12,7 +13,7 @@ VF_FN void philox(const DropoutDraw *d, uint64_t first, vi word[4])
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
     vi step, h0, l0, h1, l1;
     memcpy(&step, steps, sizeof step);
-    vi c0 = vi_set1((int32_t)first) + step; /* first is a multiple of W: no carry into the upper half */
+    vi c0 = vi_set1((int32_t)first) + step; /* first is a multiple of W: no carry */
     vi c1 = vi_set1((int32_t)(first >> 32)), c2 = vi_set1((int32_t)d->stream);
     vi c3 = vi_set1((int32_t)(d->stream >> 32));
     for (int round = 0; round < 10; round++) {
@@ -63,7 +64,10 @@ static void dropout_tile(void *ctx, int64_t tile)
 
 static mpr_status k_dropout(const KernelCall *c)
 {
-    Dropout o = {.x = &c->in[0], .y = &c->out[0], .mask = output_or_null(c, 1), .d = mpri_dropout_draw(c, 1)};
+    Dropout o = {.x = &c->in[0],
+                 .y = &c->out[0],
+                 .mask = output_or_null(c, 1),
+                 .d = mpri_dropout_draw(c, 1)};
     mpri_parallel(c->threads, tiles_of(o.y->n, TILE), dropout_tile, &o);
     return MPR_OK;
 }
@@ -83,7 +87,8 @@ static void grad_tile(void *ctx, int64_t tile)
 
 static mpr_status k_dropout_grad(const KernelCall *c)
 {
-    Dropout o = {.x = &c->in[0], .mask_in = &c->in[1], .y = &c->out[0], .d = mpri_dropout_draw(c, 2)};
+    Dropout o = {
+        .x = &c->in[0], .mask_in = &c->in[1], .y = &c->out[0], .d = mpri_dropout_draw(c, 2)};
     mpri_parallel(c->threads, tiles_of(o.y->n, TILE), grad_tile, &o);
     return MPR_OK;
 }
@@ -94,8 +99,15 @@ static const char *floats(const KernelSig *s)
 }
 
 static const KernelRow rows[] = {
-    {.op = OP_Dropout, .name = MPRI_ROW("dropout"), .isa = MPRI_ISA_ID, .fn = k_dropout, .refuse = floats},
-    {.op = OP_DropoutGrad, .name = MPRI_ROW("dropoutgrad"), .isa = MPRI_ISA_ID, .fn = k_dropout_grad,
+    {.op = OP_Dropout,
+     .name = MPRI_ROW("dropout"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_dropout,
+     .refuse = floats},
+    {.op = OP_DropoutGrad,
+     .name = MPRI_ROW("dropoutgrad"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_dropout_grad,
      .refuse = floats},
 };
 

@@ -1,8 +1,9 @@
-/* Elementwise operators: load converts to f32, one operation, one rounding at the store. Any mix of f32, f16
- * and bf16 among inputs and output; integers are left to the reference kernels.
+/* Elementwise operators: load converts to f32, one operation, one rounding at the store. Any mix of
+ * f32, f16 and bf16 among inputs and output; integers are left to the reference kernels.
  *
- * Each operator is an inlined function of vectors; the walk over runs is elementwise.h. Tiles are ranges of
- * TILE output elements. The output may be an input's buffer: every element is read before it is written. */
+ * Each operator is an inlined function of vectors; the walk over runs is elementwise.h. Tiles are
+ * ranges of TILE output elements. The output may be an input's buffer: every element is read before
+ * it is written. */
 #include "kernels/cpu/simd/elementwise.h"
 
 #include "kernels/cpu/simd/vmath.h"
@@ -30,10 +31,12 @@ VF_FN void run2(const Sweep *s, const Run *r, Fn2 f)
         vf_st(s->ty, s->y, r->at + i, f(run_load(s, r, 0, i, a), run_load(s, r, 1, i, b)));
     int rest = (int)(r->n - i);
     if (rest)
-        vf_st_n(s->ty, s->y, r->at + i, f(run_load_n(s, r, 0, i, rest, a), run_load_n(s, r, 1, i, rest, b)), rest);
+        vf_st_n(s->ty, s->y, r->at + i,
+                f(run_load_n(s, r, 0, i, rest, a), run_load_n(s, r, 1, i, rest, b)), rest);
 }
 
-/* The usual case: both inputs move, all types equal. A constant type lets the compiler drop the choices. */
+/* The usual case: both inputs move, all types equal. A constant type lets the compiler drop the
+ * choices. */
 VF_FN void run2_same(const Sweep *s, const Run *r, DType t, Fn2 f)
 {
     int64_t i = 0;
@@ -42,7 +45,8 @@ VF_FN void run2_same(const Sweep *s, const Run *r, DType t, Fn2 f)
         vf_st(t, s->y, r->at + i, f(vf_ld(t, a, r->base[0] + i), vf_ld(t, b, r->base[1] + i)));
     int rest = (int)(r->n - i);
     if (rest)
-        vf_st_n(t, s->y, r->at + i, f(vf_ld_n(t, a, r->base[0] + i, rest), vf_ld_n(t, b, r->base[1] + i, rest)), rest);
+        vf_st_n(t, s->y, r->at + i,
+                f(vf_ld_n(t, a, r->base[0] + i, rest), vf_ld_n(t, b, r->base[1] + i, rest)), rest);
 }
 
 VF_FN void tile2(const Sweep *s, int64_t tile, Fn2 f)
@@ -141,7 +145,10 @@ static bool is_tanh(const KernelCall *c)
     return p->approximate && strcmp(p->approximate, "tanh") == 0;
 }
 
-static mpr_status k_gelu(const KernelCall *c) { return is_tanh(c) ? k_gelu_tanh(c) : k_gelu_erf(c); }
+static mpr_status k_gelu(const KernelCall *c)
+{
+    return is_tanh(c) ? k_gelu_tanh(c) : k_gelu_erf(c);
+}
 static mpr_status k_gelu_grad(const KernelCall *c)
 {
     return is_tanh(c) ? k_gelu_tanh_grad(c) : k_gelu_erf_grad(c);
@@ -175,7 +182,8 @@ static void clip_tile(void *ctx, int64_t tile)
     vf low = vf_set1(c->low), high = vf_set1(c->high);
     for (int64_t i = tile * TILE, end = least(c->s.n, i + TILE); i < end; i += VF_LANES) {
         int n = (int)least(VF_LANES, end - i);
-        vf_st_n(c->s.ty, c->s.y, i, vf_clamp(vf_ld_n(c->s.in[0].t, c->s.in[0].p, i, n), low, high), n);
+        vf_st_n(c->s.ty, c->s.y, i, vf_clamp(vf_ld_n(c->s.in[0].t, c->s.in[0].p, i, n), low, high),
+                n);
     }
 }
 
@@ -210,7 +218,8 @@ static void where_tile(void *ctx, int64_t tile)
         int64_t i = 0;
         for (; i + VF_LANES <= r.n; i += VF_LANES) {
             vm first = condition(s, &r, i, VF_LANES);
-            vf_st(s->ty, s->y, at + i, vf_blend(first, run_load(s, &r, 1, i, a), run_load(s, &r, 2, i, b)));
+            vf_st(s->ty, s->y, at + i,
+                  vf_blend(first, run_load(s, &r, 1, i, a), run_load(s, &r, 2, i, b)));
         }
         int n = (int)(r.n - i);
         if (n) {
@@ -270,8 +279,9 @@ static const char *floats_after_condition(const KernelSig *s)
 #define ELEMENTWISE(Op, lower, function) \
     {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), .refuse = floats}
 
-#define COMPARISON(Op, lower, function) \
-    {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), .refuse = floats_to_bool}
+#define COMPARISON(Op, lower, function)                                          \
+    {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), \
+     .refuse = floats_to_bool}
 
 static const KernelRow rows[] = {
     ELEMENTWISE(Add, "add", k_add),
@@ -305,7 +315,11 @@ static const KernelRow rows[] = {
     COMPARISON(Greater, "greater", k_greater),
     COMPARISON(LessOrEqual, "lessorequal", k_less_equal),
     COMPARISON(GreaterOrEqual, "greaterorequal", k_greater_equal),
-    {.op = OP_Where, .name = MPRI_ROW("where"), .isa = MPRI_ISA_ID, .fn = k_where, .refuse = floats_after_condition},
+    {.op = OP_Where,
+     .name = MPRI_ROW("where"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_where,
+     .refuse = floats_after_condition},
 };
 
 const KernelTable MPRI_NAME(cpu_elementwise) = {rows, sizeof rows / sizeof rows[0]};

@@ -1,8 +1,8 @@
 /* One walk for all elementwise operators: numpy broadcasting reduced to runs.
  *
- * Neighbouring dims merge as long as every input either moves through them contiguously or stays, so that
- * tensors of one shape, a scalar, a row vector or a column become one or two loops. The innermost dim is the
- * run: there each input has stride 1 or 0. */
+ * Neighbouring dims merge as long as every input either moves through them contiguously or stays,
+ * so that tensors of one shape, a scalar, a row vector or a column become one or two loops. The
+ * innermost dim is the run: there each input has stride 1 or 0. */
 #ifndef MPRI_CPU_ELEMENTWISE_H
 #define MPRI_CPU_ELEMENTWISE_H
 
@@ -47,7 +47,8 @@ VF_FN vf run_load_n(const Sweep *s, const Run *r, int k, int64_t i, int n, vf fi
     return r->step[k] ? vf_ld_n(s->in[k].t, s->in[k].p, r->base[k] + i, n) : fixed;
 }
 
-VF_FN bool same_dim(const Sweep *s, int k, const int64_t stride[][MPRI_TENSOR_RANK], int dim, int64_t size)
+VF_FN bool same_dim(const Sweep *s, int k, const int64_t stride[][MPRI_TENSOR_RANK], int dim,
+                    int64_t size)
 {
     for (int i = 0; i < k; i++)
         if (s->in[i].stride[s->rank - 1] != stride[i][dim] * size) return false;
@@ -72,7 +73,8 @@ VF_FN void sweep_init(Sweep *s, const KernelCall *c)
     }
     for (int d = 0; d < y->rank; d++) {
         if (y->dims[d] == 1) continue;
-        if (s->rank && same_dim(s, s->n_in, (const int64_t(*)[MPRI_TENSOR_RANK])stride, d, y->dims[d])) {
+        if (s->rank &&
+            same_dim(s, s->n_in, (const int64_t(*)[MPRI_TENSOR_RANK])stride, d, y->dims[d])) {
             s->dims[s->rank - 1] *= y->dims[d];
         } else {
             s->dims[s->rank++] = y->dims[d];

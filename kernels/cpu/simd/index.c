@@ -1,6 +1,7 @@
-/* Gather, and its gradient into an embedding table (axis 0, f32). All indices are checked before anything is
- * written. The gradient is cut into strips of columns: a strip belongs to one tile, which walks all indices in
- * order, so repeated rows add up in one order whatever the number of threads. */
+/* Gather, and its gradient into an embedding table (axis 0, f32). All indices are checked before
+ * anything is written. The gradient is cut into strips of columns: a strip belongs to one tile,
+ * which walks all indices in order, so repeated rows add up in one order whatever the number of
+ * threads. */
 #include "kernels/cpu/simd/layout.h"
 
 enum { STRIP = 64, GATHER_BYTES = 64 * 1024 };
@@ -19,7 +20,8 @@ static mpr_status check_indices(const KernelCall *c, int64_t dim)
 
 VF_FN int64_t index_at(const Tensor *t, int64_t i, int64_t dim)
 {
-    int64_t v = t->dtype == MPR_INT64 ? ((const int64_t *)t->data)[i] : ((const int32_t *)t->data)[i];
+    int64_t v =
+        t->dtype == MPR_INT64 ? ((const int64_t *)t->data)[i] : ((const int32_t *)t->data)[i];
     return v < 0 ? v + dim : v;
 }
 
@@ -35,7 +37,8 @@ static void gather_tile(void *ctx, int64_t tile)
     size_t bytes = (size_t)g->inner * mpri_dtype_size(g->y->dtype);
     for (int64_t i = tile * g->per_tile, end = least(g->runs, i + g->per_tile); i < end; i++) {
         int64_t row = i / g->indices->n * g->dim + index_at(g->indices, i % g->indices->n, g->dim);
-        memcpy((char *)g->y->data + (size_t)i * bytes, (const char *)g->x->data + (size_t)row * bytes, bytes);
+        memcpy((char *)g->y->data + (size_t)i * bytes,
+               (const char *)g->x->data + (size_t)row * bytes, bytes);
     }
 }
 
@@ -71,7 +74,8 @@ static void grad_strip(void *ctx, int64_t tile)
         int64_t at = i * g->inner + c0;
         for (int64_t j = 0; j < n; j += VF_LANES) {
             int k = (int)least(VF_LANES, n - j);
-            vf_store_n(to + j, vf_load_n(to + j, k) + vf_ld_n(g->x->dtype, g->x->data, at + j, k), k);
+            vf_store_n(to + j, vf_load_n(to + j, k) + vf_ld_n(g->x->dtype, g->x->data, at + j, k),
+                       k);
         }
     }
 }
@@ -79,7 +83,11 @@ static void grad_strip(void *ctx, int64_t tile)
 static mpr_status k_gather_grad(const KernelCall *c)
 {
     Tensor *dx = &c->out[0];
-    Gather g = {.x = &c->in[0], .indices = &c->in[1], .y = dx, .dim = dx->dims[0], .inner = span(dx, 1, dx->rank)};
+    Gather g = {.x = &c->in[0],
+                .indices = &c->in[1],
+                .y = dx,
+                .dim = dx->dims[0],
+                .inner = span(dx, 1, dx->rank)};
     TRY(check_indices(c, g.dim));
     MPRI_NAME(cpu_zero)(dx->data, (size_t)dx->n * sizeof(float), c->threads);
     mpri_parallel(c->threads, tiles_of(g.inner, STRIP), grad_strip, &g);
@@ -89,14 +97,22 @@ static mpr_status k_gather_grad(const KernelCall *c)
 static const char *refuse_gather_grad(const KernelSig *s)
 {
     const GatherGradParams *p = s->params;
-    if (!vf_can(s->in[0].dtype) || s->out[0].dtype != MPR_FLOAT32) return "takes f32, f16 or bf16 into f32";
+    if (!vf_can(s->in[0].dtype) || s->out[0].dtype != MPR_FLOAT32)
+        return "takes f32, f16 or bf16 into f32";
     if (axis_from_front(p->axis, s->out[0].rank) != 0) return "axis 0 only";
     return refuse_gather(s);
 }
 
 static const KernelRow rows[] = {
-    {.op = OP_Gather, .name = MPRI_ROW("gather"), .isa = MPRI_ISA_ID, .fn = k_gather, .refuse = refuse_gather},
-    {.op = OP_GatherGrad, .name = MPRI_ROW("gathergrad"), .isa = MPRI_ISA_ID, .fn = k_gather_grad,
+    {.op = OP_Gather,
+     .name = MPRI_ROW("gather"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_gather,
+     .refuse = refuse_gather},
+    {.op = OP_GatherGrad,
+     .name = MPRI_ROW("gathergrad"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_gather_grad,
      .refuse = refuse_gather_grad},
 };
 

@@ -1,5 +1,6 @@
-/* Transpose, Concat, Split, Slice, its gradient and Expand, all as calls of one strided copy (layout.h); any
- * type, by element size. A tile is a fixed range of the index space, or of blocks of it. */
+/* Transpose, Concat, Split, Slice, its gradient and Expand, all as calls of one strided copy
+ * (layout.h); any type, by element size. A tile is a fixed range of the index space, or of blocks
+ * of it. */
 #include "kernels/cpu/simd/layout.h"
 
 enum { TILE_BYTES = 128 * 1024, BLOCK = 32 };
@@ -23,7 +24,8 @@ static At at_of(const Move *m, int rank, int64_t rest)
     return a;
 }
 
-/* n elements with strides. The element size is a constant in each call, so the copies are plain moves. */
+/* n elements with strides. The element size is a constant in each call, so the copies are plain
+ * moves. */
 VF_FN void strided(char *to, const char *from, int64_t n, int64_t out, int64_t in, size_t size)
 {
     for (int64_t i = 0; i < n; i++)
@@ -56,7 +58,8 @@ static void run_tile(void *ctx, int64_t tile)
     for (int d = last - 1; d >= 0; row /= m->dims[d--]) index[d] = row % m->dims[d];
     while (i < end) {
         int64_t n = least(width - column, end - i);
-        copy_run(m, (At){a.in + column * m->in[last], a.out + column * m->out[last]}, n, m->in[last], m->out[last]);
+        copy_run(m, (At){a.in + column * m->in[last], a.out + column * m->out[last]}, n,
+                 m->in[last], m->out[last]);
         i += n;
         column = 0;
         for (int d = last - 1; d >= 0; d--) { /* the next run: count up the outer coordinates */
@@ -71,17 +74,18 @@ static void run_tile(void *ctx, int64_t tile)
 }
 
 /* Rows of the source become columns of the target, one square block at a time. */
-VF_FN void transpose_block(char *to, const char *from, int64_t rows, int64_t columns, int64_t in_pitch,
-                           int64_t out_pitch, size_t size)
+VF_FN void transpose_block(char *to, const char *from, int64_t rows, int64_t columns,
+                           int64_t in_pitch, int64_t out_pitch, size_t size)
 {
     for (int64_t c = 0; c < columns; c++)
         for (int64_t r = 0; r < rows; r++)
-            memcpy(to + (c * out_pitch + r) * (int64_t)size, from + (r * in_pitch + c) * (int64_t)size, size);
+            memcpy(to + (c * out_pitch + r) * (int64_t)size,
+                   from + (r * in_pitch + c) * (int64_t)size, size);
 }
 
 /* Four-byte elements, whole vectors in registers. */
-static void transpose_block_4(char *to, const char *from, int64_t rows, int64_t columns, int64_t in_pitch,
-                              int64_t out_pitch)
+static void transpose_block_4(char *to, const char *from, int64_t rows, int64_t columns,
+                              int64_t in_pitch, int64_t out_pitch)
 {
     if (rows % VF_LANES || columns % VF_LANES) {
         transpose_block(to, from, rows, columns, in_pitch, out_pitch, 4);
@@ -90,14 +94,16 @@ static void transpose_block_4(char *to, const char *from, int64_t rows, int64_t 
     for (int64_t r = 0; r < rows; r += VF_LANES)
         for (int64_t c = 0; c < columns; c += VF_LANES) {
             vf v[VF_LANES];
-            for (int i = 0; i < VF_LANES; i++) v[i] = vf_load((const float *)(from + ((r + i) * in_pitch + c) * 4));
+            for (int i = 0; i < VF_LANES; i++)
+                v[i] = vf_load((const float *)(from + ((r + i) * in_pitch + c) * 4));
             vf_transpose(v);
-            for (int i = 0; i < VF_LANES; i++) vf_store((float *)(to + ((c + i) * out_pitch + r) * 4), v[i]);
+            for (int i = 0; i < VF_LANES; i++)
+                vf_store((float *)(to + ((c + i) * out_pitch + r) * 4), v[i]);
         }
 }
 
-/* Index space: dims [0, rank - 2) outside, then the source's rows (contiguous in the target), last the
- * source's columns (contiguous in the source). strip: BLOCK rows. */
+/* Index space: dims [0, rank - 2) outside, then the source's rows (contiguous in the target), last
+ * the source's columns (contiguous in the source). strip: BLOCK rows. */
 static void block_strip(const Move *m, int64_t strip)
 {
     int row = m->rank - 2, column = m->rank - 1;
@@ -120,7 +126,8 @@ static void block_strip(const Move *m, int64_t strip)
 static void block_tile(void *ctx, int64_t tile)
 {
     const Move *m = ctx;
-    for (int64_t i = tile * m->per_tile, end = least(m->n, i + m->per_tile); i < end; i++) block_strip(m, i);
+    for (int64_t i = tile * m->per_tile, end = least(m->n, i + m->per_tile); i < end; i++)
+        block_strip(m, i);
 }
 
 static void swap_dims(Move *m, int a, int b)
@@ -134,7 +141,8 @@ static void swap_dims(Move *m, int a, int b)
     m->out[b] = out;
 }
 
-/* Brings the dims into block_tile's order; false when source and target are contiguous along one dim. */
+/* Brings the dims into block_tile's order; false when source and target are contiguous along one
+ * dim. */
 static bool wants_blocks(Move *m)
 {
     int in_dim = -1, out_dim = -1;
@@ -142,7 +150,9 @@ static bool wants_blocks(Move *m)
         if (m->in[d] == 1) in_dim = d;
         if (m->out[d] == 1) out_dim = d;
     }
-    if (in_dim < 0 || out_dim < 0 || in_dim == out_dim || m->dims[in_dim] < 4 || m->dims[out_dim] < 4) return false;
+    if (in_dim < 0 || out_dim < 0 || in_dim == out_dim || m->dims[in_dim] < 4 ||
+        m->dims[out_dim] < 4)
+        return false;
     swap_dims(m, in_dim, m->rank - 1);
     if (out_dim == m->rank - 1) out_dim = in_dim;
     swap_dims(m, out_dim, m->rank - 2);
@@ -163,7 +173,8 @@ void MPRI_NAME(cpu_move)(Move *m, Threads *threads)
         mpri_parallel(threads, tiles_of(m->n, m->per_tile), run_tile, m);
         return;
     }
-    int64_t rows = m->dims[m->rank - 2], columns = m->dims[m->rank - 1]; /* from here on n counts strips */
+    int64_t rows = m->dims[m->rank - 2], columns = m->dims[m->rank - 1];
+    /* from here on n counts strips */
     m->n = m->n / (rows * columns) * tiles_of(rows, BLOCK);
     m->per_tile = rows_per_tile(BLOCK * columns);
     mpri_parallel(threads, tiles_of(m->n, m->per_tile), block_tile, m);
@@ -211,7 +222,8 @@ static mpr_status k_concat(const KernelCall *c)
     for (int k = 0; k < c->n_in; k++) {
         const Tensor *x = &c->in[k];
         int64_t run = span(x, axis, x->rank);
-        Move m = move_begin((char *)y->data + at * (int64_t)mpri_dtype_size(y->dtype), x->data, y->dtype);
+        Move m = move_begin((char *)y->data + at * (int64_t)mpri_dtype_size(y->dtype), x->data,
+                            y->dtype);
         move_dim(&m, outer, run, pitch);
         move_dim(&m, run, 1, 1);
         MPRI_NAME(cpu_move)(&m, c->threads);
@@ -232,10 +244,13 @@ static mpr_status k_split(const KernelCall *c)
     const SplitParams *p = c->params;
     const Tensor *x = &c->in[0];
     int axis = axis_from_front(p->axis, x->rank);
-    int64_t outer = span(x, 0, axis), inner = span(x, axis + 1, x->rank), pitch = inner * x->dims[axis], at = 0;
+    int64_t outer = span(x, 0, axis), inner = span(x, axis + 1, x->rank),
+            pitch = inner * x->dims[axis], at = 0;
     for (int k = 0; k < c->n_out; k++) {
         int64_t run = c->out[k].dims[axis] * inner;
-        Move m = move_begin(c->out[k].data, (const char *)x->data + at * (int64_t)mpri_dtype_size(x->dtype), x->dtype);
+        Move m =
+            move_begin(c->out[k].data,
+                       (const char *)x->data + at * (int64_t)mpri_dtype_size(x->dtype), x->dtype);
         move_dim(&m, outer, pitch, run);
         move_dim(&m, run, 1, 1);
         MPRI_NAME(cpu_move)(&m, c->threads);
@@ -269,14 +284,17 @@ static int64_t int_at(const Tensor *t, int64_t i, int64_t otherwise)
 }
 
 /* The copy between small (contiguous) and the window of large. */
-static Move window_move(const Window *w, const Tensor *small, const Tensor *large, bool out_of_large)
+static Move window_move(const Window *w, const Tensor *small, const Tensor *large,
+                        bool out_of_large)
 {
     int64_t base = 0;
     for (int k = 0; k < large->rank; k++) base += w->start[k] * span(large, k + 1, large->rank);
     char *inside = (char *)large->data + base * (int64_t)mpri_dtype_size(large->dtype);
-    Move m = out_of_large ? move_begin(small->data, inside, large->dtype) : move_begin(inside, small->data, large->dtype);
+    Move m = out_of_large ? move_begin(small->data, inside, large->dtype)
+                          : move_begin(inside, small->data, large->dtype);
     for (int k = 0; k < large->rank; k++) {
-        int64_t far = w->step[k] * span(large, k + 1, large->rank), near = span(small, k + 1, small->rank);
+        int64_t far = w->step[k] * span(large, k + 1, large->rank),
+                near = span(small, k + 1, small->rank);
         move_dim(&m, small->dims[k], out_of_large ? far : near, out_of_large ? near : far);
     }
     return m;

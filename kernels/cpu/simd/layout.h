@@ -1,7 +1,7 @@
-/* One engine for all operators that only move elements: a copy over an index space where source and target
- * each have a stride per dim. Neighbouring dims that both sides walk as one merge; then the innermost dim
- * decides: both contiguous = memcpy, source stays = fill, else an element loop, and where source and target
- * are contiguous along different dims, square blocks of both. */
+/* One engine for all operators that only move elements: a copy over an index space where source and
+ * target each have a stride per dim. Neighbouring dims that both sides walk as one merge; then the
+ * innermost dim decides: both contiguous = memcpy, source stays = fill, else an element loop, and
+ * where source and target are contiguous along different dims, square blocks of both. */
 #ifndef MPRI_CPU_LAYOUT_H
 #define MPRI_CPU_LAYOUT_H
 

@@ -1,6 +1,7 @@
-/* Cross-entropy along the last axis, forward and backward, without a probability tensor: forward keeps one
- * log-sum-exp per row, backward makes p = exp(x - lse) again and may write over the logits. Mean squared error.
- * Losses of rows or blocks go to f64 and are added in order on one thread.
+/* Cross-entropy along the last axis, forward and backward, without a probability tensor: forward
+ * keeps one log-sum-exp per row, backward makes p = exp(x - lse) again and may write over the
+ * logits. Mean squared error. Losses of rows or blocks go to f64 and are added in order on one
+ * thread.
  *
  * Class weights are taken without label smoothing only. */
 #include "kernels/cpu/simd/tiles.h"
@@ -26,10 +27,16 @@ static CrossEntropy cross_entropy(const KernelCall *c, int logits, int weights)
     const char *how = p->reduction ? p->reduction : "mean";
     const Tensor *x = &c->in[logits];
     int64_t classes = x->dims[axis_from_front(p->axis, x->rank)];
-    return (CrossEntropy){.x = x, .labels = &c->in[logits + 1], .weights = input_or_null(c, weights),
-                          .rows = c->in[logits + 1].n, .classes = classes, .per_tile = rows_per_tile(classes),
-                          .ignore = p->ignore_index, .smoothing = p->label_smoothing,
-                          .mean = strcmp(how, "mean") == 0, .none = strcmp(how, "none") == 0};
+    return (CrossEntropy){.x = x,
+                          .labels = &c->in[logits + 1],
+                          .weights = input_or_null(c, weights),
+                          .rows = c->in[logits + 1].n,
+                          .classes = classes,
+                          .per_tile = rows_per_tile(classes),
+                          .ignore = p->ignore_index,
+                          .smoothing = p->label_smoothing,
+                          .mean = strcmp(how, "mean") == 0,
+                          .none = strcmp(how, "none") == 0};
 }
 
 /* Label of a row, or -1 when it does not count. */
@@ -85,7 +92,8 @@ VF_FN void forward_row(const CrossEntropy *e, DType t, int64_t row)
         loss = (double)weight_of(e, label) * (lse - (double)vf_ld1(t, e->x->data, at + label));
         if (e->smoothing != 0) {
             double soft = run_sum(t, e->x->data, at, e->classes, below, vf_set1((float)lse));
-            loss = (1 - (double)e->smoothing) * loss + (double)e->smoothing / (double)e->classes * soft;
+            loss = (1 - (double)e->smoothing) * loss +
+                   (double)e->smoothing / (double)e->classes * soft;
         }
     }
     e->row_loss[row] = loss;
@@ -141,14 +149,17 @@ VF_FN void backward_row(const CrossEntropy *e, DType t, int64_t row)
     }
     float g = e->scale * weight_of(e, label), soft = e->smoothing / (float)e->classes;
     if (e->none) g *= vf_ld1(e->dloss->dtype, e->dloss->data, row);
-    vf lse = vf_set1(vf_ld1(e->saved->dtype, e->saved->data, row)), scale = vf_set1(g), rest = vf_set1(soft);
+    vf lse = vf_set1(vf_ld1(e->saved->dtype, e->saved->data, row)), scale = vf_set1(g),
+       rest = vf_set1(soft);
     float own[VF_LANES]; /* read the label's logit before it is written over */
     vf_store(own, vf_exp(vf_set1(vf_ld1(t, e->x->data, at + label)) - lse));
     int64_t j = 0;
     for (; j + VF_LANES <= e->classes; j += VF_LANES)
         vf_st(to, dx, at + j, scale * (vf_exp(vf_ld(t, e->x->data, at + j) - lse) - rest));
     int k = (int)(e->classes - j);
-    if (k) vf_st_n(to, dx, at + j, scale * (vf_exp(vf_ld_n(t, e->x->data, at + j, k) - lse) - rest), k);
+    if (k)
+        vf_st_n(to, dx, at + j, scale * (vf_exp(vf_ld_n(t, e->x->data, at + j, k) - lse) - rest),
+                k);
     vf_st1(to, dx, at + label, g * (own[0] - soft - (1 - e->smoothing)));
 }
 
@@ -179,17 +190,26 @@ static const char *refuse_cross_entropy_at(const KernelSig *s, int logits, int w
     const CrossEntropyParams *p = s->params;
     const Tensor *x = &s->in[logits];
     for (int k = 0; k < s->n_in; k++)
-        if (k != logits + 1 && mpri_tensor_here(&s->in[k]) && !vf_can(s->in[k].dtype)) return NOT_FLOAT;
+        if (k != logits + 1 && mpri_tensor_here(&s->in[k]) && !vf_can(s->in[k].dtype))
+            return NOT_FLOAT;
     for (int k = 0; k < s->n_out; k++)
         if (mpri_tensor_here(&s->out[k]) && !vf_can(s->out[k].dtype)) return NOT_FLOAT;
-    if (s->in[logits + 1].dtype != MPR_INT32 && s->in[logits + 1].dtype != MPR_INT64) return "labels int32 or int64";
+    if (s->in[logits + 1].dtype != MPR_INT32 && s->in[logits + 1].dtype != MPR_INT64)
+        return "labels int32 or int64";
     if (span(x, axis_from_front(p->axis, x->rank) + 1, x->rank) != 1) return "last axis only";
-    if (sig_has_in(s, weights) && p->label_smoothing != 0) return "class weights with label smoothing";
+    if (sig_has_in(s, weights) && p->label_smoothing != 0)
+        return "class weights with label smoothing";
     return NULL;
 }
 
-static const char *refuse_cross_entropy(const KernelSig *s) { return refuse_cross_entropy_at(s, 0, 2); }
-static const char *refuse_cross_entropy_grad(const KernelSig *s) { return refuse_cross_entropy_at(s, 1, 5); }
+static const char *refuse_cross_entropy(const KernelSig *s)
+{
+    return refuse_cross_entropy_at(s, 0, 2);
+}
+static const char *refuse_cross_entropy_grad(const KernelSig *s)
+{
+    return refuse_cross_entropy_at(s, 1, 5);
+}
 
 /* ---- mean squared error ---- */
 
@@ -207,7 +227,8 @@ static void mse_tile(void *ctx, int64_t tile)
     int64_t i = tile * TILE, end = least(m->a->n, i + TILE);
     for (; i + 2 * VF_LANES <= end; i += 2 * VF_LANES) {
         vf d0 = vf_ld(m->a->dtype, m->a->data, i) - vf_ld(m->b->dtype, m->b->data, i);
-        vf d1 = vf_ld(m->a->dtype, m->a->data, i + VF_LANES) - vf_ld(m->b->dtype, m->b->data, i + VF_LANES);
+        vf d1 = vf_ld(m->a->dtype, m->a->data, i + VF_LANES) -
+                vf_ld(m->b->dtype, m->b->data, i + VF_LANES);
         s0 = vf_fma(d0, d0, s0);
         s1 = vf_fma(d1, d1, s1);
     }
@@ -269,13 +290,27 @@ static mpr_status k_mse_grad(const KernelCall *c)
 static const char *floats(const KernelSig *s) { return sig_floats(s, 0, 0) ? NULL : NOT_FLOAT; }
 
 static const KernelRow rows[] = {
-    {.op = OP_CrossEntropy, .name = MPRI_ROW("crossentropy"), .isa = MPRI_ISA_ID, .fn = k_cross_entropy,
-     .refuse = refuse_cross_entropy, .workspace = row_loss_bytes},
-    {.op = OP_CrossEntropyGrad, .name = MPRI_ROW("crossentropygrad"), .isa = MPRI_ISA_ID,
-     .fn = k_cross_entropy_grad, .refuse = refuse_cross_entropy_grad},
-    {.op = OP_MseLoss, .name = MPRI_ROW("mseloss"), .isa = MPRI_ISA_ID, .fn = k_mse, .refuse = floats,
+    {.op = OP_CrossEntropy,
+     .name = MPRI_ROW("crossentropy"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_cross_entropy,
+     .refuse = refuse_cross_entropy,
+     .workspace = row_loss_bytes},
+    {.op = OP_CrossEntropyGrad,
+     .name = MPRI_ROW("crossentropygrad"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_cross_entropy_grad,
+     .refuse = refuse_cross_entropy_grad},
+    {.op = OP_MseLoss,
+     .name = MPRI_ROW("mseloss"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_mse,
+     .refuse = floats,
      .workspace = mse_bytes},
-    {.op = OP_MseLossGrad, .name = MPRI_ROW("mselossgrad"), .isa = MPRI_ISA_ID, .fn = k_mse_grad,
+    {.op = OP_MseLossGrad,
+     .name = MPRI_ROW("mselossgrad"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_mse_grad,
      .refuse = floats},
 };
 

@@ -1,10 +1,10 @@
-/* LayerNormalization and its gradient. Statistics in f32: the second pass over a row sums d = x - mean and
- * d^2, and the sum of d, 0 but for rounding, corrects both (Chan, Golub and LeVeque, "Algorithms for
- * computing the sample variance", 1983).
+/* LayerNormalization and its gradient. Statistics in f32: the second pass over a row sums
+ * d = x - mean and d^2, and the sum of d, 0 but for rounding, corrects both (Chan, Golub and
+ * LeVeque, "Algorithms for computing the sample variance", 1983).
  *
- * Gradient: one pass over a row takes its two averages and adds the row to the partial sums of dscale and
- * dbias, a second writes dx. Partial sums belong to a fixed block of rows, at most BLOCKS of them, and are
- * added in order of blocks, column by column. */
+ * Gradient: one pass over a row takes its two averages and adds the row to the partial sums of
+ * dscale and dbias, a second writes dx. Partial sums belong to a fixed block of rows, at most
+ * BLOCKS of them, and are added in order of blocks, column by column. */
 #include "kernels/cpu/simd/tiles.h"
 
 enum { BLOCKS = 64 };
@@ -18,7 +18,8 @@ typedef struct Forward {
     float epsilon;
 } Forward;
 
-VF_FN void square_sums(DType t, const void *x, int64_t at, int64_t n, float mean, float *sum, float *squares)
+VF_FN void square_sums(DType t, const void *x, int64_t at, int64_t n, float mean, float *sum,
+                       float *squares)
 {
     vf m = vf_set1(mean), s0 = vf_zero(), s1 = s0, q0 = s0, q1 = s0;
     int64_t j = 0;
@@ -76,8 +77,16 @@ static mpr_status k_layer_norm(const KernelCall *c)
     const LayerNormParams *p = c->params;
     const Tensor *x = &c->in[0];
     Rows r = rows_from(x, axis_from_front(p->axis, x->rank));
-    Forward f = {x, &c->in[1], input_or_null(c, 2), &c->out[0], output_or_null(c, 1), output_or_null(c, 2),
-                 r.count, r.n, rows_per_tile(r.n), p->epsilon};
+    Forward f = {x,
+                 &c->in[1],
+                 input_or_null(c, 2),
+                 &c->out[0],
+                 output_or_null(c, 1),
+                 output_or_null(c, 2),
+                 r.count,
+                 r.n,
+                 rows_per_tile(r.n),
+                 p->epsilon};
     if (x->n) mpri_parallel(c->threads, tiles_of(f.rows, f.per_tile), forward_tile, &f);
     return MPR_OK;
 }
@@ -101,13 +110,14 @@ VF_FN void input_row(const Backward *b, int64_t at, vf mean, vf inv, float avg, 
     vf a = vf_set1(avg), d = vf_set1(dot);
     for (int64_t j = 0; j < b->n; j += VF_LANES) {
         int k = (int)least(VF_LANES, b->n - j);
-        vf g = vf_ld_n(b->dy->dtype, b->dy->data, at + j, k) * vf_ld_n(b->scale->dtype, b->scale->data, j, k);
+        vf g = vf_ld_n(b->dy->dtype, b->dy->data, at + j, k) *
+               vf_ld_n(b->scale->dtype, b->scale->data, j, k);
         vf xh = normalised(b, at + j, k, mean, inv);
         vf_st_n(b->dx->dtype, b->dx->data, at + j, inv * (g - a - xh * d), k);
     }
 }
 
-/* Adds the row to the partial sums of its block, then writes dx, which may be dy's or x's memory. */
+/* Adds the row to the partial sums of its block, then writes dx, which may lie over dy or x. */
 VF_FN void backward_row(const Backward *b, int64_t row, float *dscale, float *dbias)
 {
     int64_t n = b->n, at = row * n;
@@ -116,7 +126,8 @@ VF_FN void backward_row(const Backward *b, int64_t row, float *dscale, float *db
     vf sum = vf_zero(), dot = sum;
     for (int64_t j = 0; j < n; j += VF_LANES) {
         int k = (int)least(VF_LANES, n - j);
-        vf dy = vf_ld_n(b->dy->dtype, b->dy->data, at + j, k), xh = normalised(b, at + j, k, mean, inv);
+        vf dy = vf_ld_n(b->dy->dtype, b->dy->data, at + j, k),
+           xh = normalised(b, at + j, k, mean, inv);
         vf g = dy * vf_ld_n(b->scale->dtype, b->scale->data, j, k);
         sum += g;
         if (k == VF_LANES) {
@@ -162,11 +173,23 @@ static mpr_status k_layer_norm_grad(const KernelCall *c)
     const LayerNormParams *p = c->params;
     const Tensor *dy = &c->in[0];
     Rows r = rows_from(dy, axis_from_front(p->axis, dy->rank));
-    Backward b = {dy, &c->in[1], &c->in[2], &c->in[3], &c->in[4], output_or_null(c, 0), output_or_null(c, 1),
-                  output_or_null(c, 2), r.count, r.n, rows_per_block(r.count, r.n, BLOCKS), 0, c->workspace};
+    Backward b = {dy,
+                  &c->in[1],
+                  &c->in[2],
+                  &c->in[3],
+                  &c->in[4],
+                  output_or_null(c, 0),
+                  output_or_null(c, 1),
+                  output_or_null(c, 2),
+                  r.count,
+                  r.n,
+                  rows_per_block(r.count, r.n, BLOCKS),
+                  0,
+                  c->workspace};
     b.blocks = tiles_of(b.rows, b.per_block);
     mpri_parallel(c->threads, b.blocks, backward_block, &b);
-    if (b.dscale || b.dbias) mpri_parallel(c->threads, tiles_of(b.n, TILE / BLOCKS), join_columns, &b);
+    if (b.dscale || b.dbias)
+        mpri_parallel(c->threads, tiles_of(b.n, TILE / BLOCKS), join_columns, &b);
     return MPR_OK;
 }
 

@@ -3,8 +3,8 @@
  *   [P, K, Q]  P and Q are summed, K stays (the gradient of a convolution's bias)
  * Other patterns are left to the reference kernels.
  *
- * In the first form R is cut into fixed blocks, at most BLOCKS of them; each block sums in order into its own
- * partial result, and partial results are added in order. */
+ * In the first form R is cut into fixed blocks, at most BLOCKS of them; each block sums in order
+ * into its own partial result, and partial results are added in order. */
 #include "kernels/cpu/simd/tiles.h"
 
 enum { BLOCKS = 64, COLUMNS = 2048, STRIP = 1024 };
@@ -77,12 +77,14 @@ static void row_tile(void *ctx, int64_t tile)
     int64_t group = tile / s->blocks, block = tile % s->blocks, from = block * s->per_block;
     int64_t n = least(s->per_block, s->r - from);
     for (int64_t i = group * s->per_tile, end = least(s->a, i + s->per_tile); i < end; i++)
-        s->partial[i * s->blocks + block] = run_sum(s->x->dtype, s->x->data, i * s->r + from, n, run_value, vf_zero());
+        s->partial[i * s->blocks + block] =
+            run_sum(s->x->dtype, s->x->data, i * s->r + from, n, run_value, vf_zero());
 }
 
 /* ---- columns ---- */
 
-/* to += the sum of four rows (or of one), in pairs: fewer passes over `to`, and smaller rounding errors. */
+/* to += the sum of four rows (or of one), in pairs: fewer passes over `to`, and smaller rounding
+ * errors. */
 VF_FN void add_rows(const Sum *s, float *to, int64_t at, int64_t columns, bool four)
 {
     DType t = s->x->dtype;
@@ -101,7 +103,8 @@ VF_FN void add_rows(const Sum *s, float *to, int64_t at, int64_t columns, bool f
 static void column_tile(void *ctx, int64_t tile)
 {
     const Sum *s = ctx;
-    int64_t strip = tile % s->strips, block = tile / s->strips % s->blocks, i = tile / s->strips / s->blocks;
+    int64_t strip = tile % s->strips, block = tile / s->strips % s->blocks,
+            i = tile / s->strips / s->blocks;
     int64_t c0 = strip * COLUMNS, columns = least(COLUMNS, s->b - c0);
     int64_t r = block * s->per_block, end = least(s->r, r + s->per_block);
     float *to = s->partial + (i * s->blocks + block) * s->b + c0;
@@ -110,7 +113,8 @@ static void column_tile(void *ctx, int64_t tile)
     for (; r < end; r++) add_rows(s, to, (i * s->r + r) * s->b + c0, columns, false);
 }
 
-/* Partial results of a strip of outputs, block after block. B = 1: a strip of rows, else of one row's columns. */
+/* Partial results of a strip of outputs, block after block. B = 1: a strip of rows, else of one
+ * row's columns. */
 static void join_rows(void *ctx, int64_t tile)
 {
     const Sum *s = ctx;
@@ -129,7 +133,8 @@ static void join_columns(void *ctx, int64_t tile)
     for (int64_t j = tile % strips * STRIP, end = least(s->b, j + STRIP); j < end; j += VF_LANES) {
         int n = (int)least(VF_LANES, end - j);
         vf sum = vf_zero();
-        for (int64_t k = 0; k < s->blocks; k++) sum += vf_load_n(s->partial + (i * s->blocks + k) * s->b + j, n);
+        for (int64_t k = 0; k < s->blocks; k++)
+            sum += vf_load_n(s->partial + (i * s->blocks + k) * s->b + j, n);
         vf_st_n(s->y->dtype, s->y->data, i * s->b + j, sum / divisor, n);
     }
 }
@@ -142,7 +147,8 @@ static void middle_tile(void *ctx, int64_t tile)
     for (int64_t k = tile * s->per_tile, end = least(s->r, k + s->per_tile); k < end; k++) {
         float sum = 0;
         for (int64_t p = 0; p < s->a; p++)
-            sum += run_sum(s->x->dtype, s->x->data, (p * s->r + k) * s->b, s->b, run_value, vf_zero());
+            sum +=
+                run_sum(s->x->dtype, s->x->data, (p * s->r + k) * s->b, s->b, run_value, vf_zero());
         vf_st1(s->y->dtype, s->y->data, k, sum / s->divisor);
     }
 }
@@ -199,7 +205,10 @@ static mpr_status k_mean(const KernelCall *c)
 {
     return sum_over(c, reduce_axes(c->params, c->in[0].rank, input_or_null(c, 1)), true);
 }
-static mpr_status k_sum_to(const KernelCall *c) { return sum_over(c, axes_of_target(&c->in[0], &c->out[0]), false); }
+static mpr_status k_sum_to(const KernelCall *c)
+{
+    return sum_over(c, axes_of_target(&c->in[0], &c->out[0]), false);
+}
 
 static size_t partial_bytes(const Form *f)
 {
@@ -209,9 +218,13 @@ static size_t partial_bytes(const Form *f)
 
 static Form reduce_form(const KernelSig *s)
 {
-    return form_of(&s->in[0], reduce_axes(s->params, s->in[0].rank, sig_has_in(s, 1) ? &s->in[1] : NULL));
+    return form_of(&s->in[0],
+                   reduce_axes(s->params, s->in[0].rank, sig_has_in(s, 1) ? &s->in[1] : NULL));
 }
-static Form sum_to_form(const KernelSig *s) { return form_of(&s->in[0], axes_of_target(&s->in[0], &s->out[0])); }
+static Form sum_to_form(const KernelSig *s)
+{
+    return form_of(&s->in[0], axes_of_target(&s->in[0], &s->out[0]));
+}
 
 static size_t reduce_bytes(const KernelSig *s, int threads)
 {

@@ -1,8 +1,8 @@
-/* Softmax and LogSoftmax along the last axis, and their gradients; other axes are left to the reference
- * kernels. A row is read once for its maximum and once for its sum of exponentials. An f32 output keeps the
- * exponentials in between; a 16-bit one would round them, so there they wait on the stack, or are computed
- * again for a long row.
- * A row of only -inf gives 0 (its logarithm -inf). A tile is a fixed number of rows. */
+/* Softmax and LogSoftmax along the last axis, and their gradients; other axes are left to the
+ * reference kernels. A row is read once for its maximum and once for its sum of exponentials. An
+ * f32 output keeps the exponentials in between; a 16-bit one would round them, so there they wait
+ * on the stack, or are computed again for a long row. A row of only -inf gives 0 (its logarithm
+ * -inf). A tile is a fixed number of rows. */
 #include "kernels/cpu/simd/tiles.h"
 #include "kernels/cpu/simd/vmath.h"
 
@@ -48,7 +48,8 @@ VF_FN float row_exp(DType t, const void *x, float *y, int64_t at, int64_t n, vf 
         int64_t end = least(n, j + SUM_BLOCK);
         vf s0 = vf_zero(), s1 = s0;
         for (; j + 2 * VF_LANES <= end; j += 2 * VF_LANES) {
-            vf e0 = exp_from(vf_ld(t, x, at + j), top), e1 = exp_from(vf_ld(t, x, at + j + VF_LANES), top);
+            vf e0 = exp_from(vf_ld(t, x, at + j), top),
+               e1 = exp_from(vf_ld(t, x, at + j + VF_LANES), top);
             vf_store(y + at + j, e0);
             vf_store(y + at + j + VF_LANES, e1);
             s0 += e0;
@@ -92,7 +93,8 @@ VF_FN void row_softmax(const Job *job, DType t, int64_t at)
     }
     if (job->n <= SUM_BLOCK) {
         float e[SUM_BLOCK];
-        vf scale = vf_set1(1.0f / row_exp(t, (const char *)x + at * (int64_t)mpri_dtype_size(t), e, 0, job->n, shift));
+        vf scale = vf_set1(1.0f / row_exp(t, (const char *)x + at * (int64_t)mpri_dtype_size(t), e,
+                                          0, job->n, shift));
         for (int64_t j = 0; j < job->n; j += VF_LANES) {
             int k = (int)least(VF_LANES, job->n - j);
             vf_st_n(ty, y, at + j, vf_load_n(e + j, k) * scale, k);
@@ -171,8 +173,14 @@ VF_FN void rows_of_tile(const Job *job, int64_t tile, RowFn row)
 
 static void softmax_tile(void *ctx, int64_t tile) { rows_of_tile(ctx, tile, row_softmax); }
 static void log_softmax_tile(void *ctx, int64_t tile) { rows_of_tile(ctx, tile, row_log_softmax); }
-static void softmax_grad_tile(void *ctx, int64_t tile) { rows_of_tile(ctx, tile, row_softmax_grad); }
-static void log_softmax_grad_tile(void *ctx, int64_t tile) { rows_of_tile(ctx, tile, row_log_softmax_grad); }
+static void softmax_grad_tile(void *ctx, int64_t tile)
+{
+    rows_of_tile(ctx, tile, row_softmax_grad);
+}
+static void log_softmax_grad_tile(void *ctx, int64_t tile)
+{
+    rows_of_tile(ctx, tile, row_log_softmax_grad);
+}
 
 static mpr_status k_softmax(const KernelCall *c) { return run(c, softmax_tile); }
 static mpr_status k_log_softmax(const KernelCall *c) { return run(c, log_softmax_tile); }
@@ -184,12 +192,14 @@ static const char *last_axis(const KernelSig *s)
     const SoftmaxParams *p = s->params;
     const Tensor *x = &s->in[0];
     if (!sig_floats(s, 0, 0)) return NOT_FLOAT;
-    if (x->rank && span(x, axis_from_front(p->axis, x->rank) + 1, x->rank) != 1) return "last axis only";
+    if (x->rank && span(x, axis_from_front(p->axis, x->rank) + 1, x->rank) != 1)
+        return "last axis only";
     return NULL;
 }
 
-#define SOFTMAX(Op, lower, function) \
-    {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), .refuse = last_axis}
+#define SOFTMAX(Op, lower, function)                                          \
+    {.op = OP_##Op, .name = MPRI_ROW(lower), .isa = MPRI_ISA_ID, .fn = (function), \
+     .refuse = last_axis}
 
 static const KernelRow rows[] = {
     SOFTMAX(Softmax, "softmax", k_softmax),

@@ -1,7 +1,7 @@
 /* Shared by the families of this folder: fixed tiles, row loops, sums of a run, reasons of refusal.
  *
- * A tile has a fixed number of elements, so neither results nor the order of additions depend on the number
- * of threads; work below one tile stays on the calling thread. */
+ * A tile has a fixed number of elements, so neither results nor the order of additions depend on
+ * the number of threads; work below one tile stays on the calling thread. */
 #ifndef MPRI_CPU_TILES_H
 #define MPRI_CPU_TILES_H
 
@@ -16,9 +16,13 @@ VF_FN int64_t tiles_of(int64_t n, int64_t per_tile) { return (n + per_tile - 1) 
 VF_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Rows of `width` elements in one tile. */
-VF_FN int64_t rows_per_tile(int64_t width) { return width >= TILE ? 1 : width > 0 ? tiles_of(TILE, width) : TILE; }
+VF_FN int64_t rows_per_tile(int64_t width)
+{
+    return width >= TILE ? 1 : width > 0 ? tiles_of(TILE, width) : TILE;
+}
 
-/* Rows of `width` elements in one block of a reduction over rows: at least a tile, at most `limit` blocks. */
+/* Rows of `width` elements in one block of a reduction over rows: at least a tile, at most `limit`
+ * blocks. */
 VF_FN int64_t rows_per_block(int64_t rows, int64_t width, int64_t limit)
 {
     int64_t a = rows_per_tile(width), b = tiles_of(rows, limit);
@@ -33,8 +37,14 @@ VF_FN Tensor *output_or_null(const KernelCall *c, int k)
 {
     return c->n_out > k && mpri_tensor_here(&c->out[k]) ? &c->out[k] : NULL;
 }
-VF_FN bool sig_has_in(const KernelSig *s, int k) { return s->n_in > k && mpri_tensor_here(&s->in[k]); }
-VF_FN bool sig_has_out(const KernelSig *s, int k) { return s->n_out > k && mpri_tensor_here(&s->out[k]); }
+VF_FN bool sig_has_in(const KernelSig *s, int k)
+{
+    return s->n_in > k && mpri_tensor_here(&s->in[k]);
+}
+VF_FN bool sig_has_out(const KernelSig *s, int k)
+{
+    return s->n_out > k && mpri_tensor_here(&s->out[k]);
+}
 
 #define NOT_FLOAT "takes f32, f16 and bf16 only"
 
@@ -62,10 +72,14 @@ typedef struct Rows {
     int64_t count, n;
 } Rows;
 
-VF_FN Rows rows_from(const Tensor *t, int axis) { return (Rows){span(t, 0, axis), span(t, axis, t->rank)}; }
+VF_FN Rows rows_from(const Tensor *t, int axis)
+{
+    return (Rows){span(t, 0, axis), span(t, axis, t->rank)};
+}
 
-/* f(v) summed over elements [i, i + n) of a typed buffer: four interleaved vectors, joined in one order every
- * SUM_BLOCK elements, so that the rounding error of a long run stays that of a short one. */
+/* f(v) summed over elements [i, i + n) of a typed buffer: four interleaved vectors, joined in one
+ * order every SUM_BLOCK elements, so that the rounding error of a long run stays that of a short
+ * one. */
 enum { SUM_BLOCK = 4096 };
 typedef vf (*RunFn)(vf v, vf arg);
 VF_FN float block_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf arg)
@@ -89,7 +103,8 @@ VF_FN float block_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf 
 VF_FN float run_sum(DType t, const void *p, int64_t i, int64_t n, RunFn f, vf arg)
 {
     double sum = 0;
-    for (int64_t j = 0; j < n; j += SUM_BLOCK) sum += (double)block_sum(t, p, i + j, least(SUM_BLOCK, n - j), f, arg);
+    for (int64_t j = 0; j < n; j += SUM_BLOCK)
+        sum += (double)block_sum(t, p, i + j, least(SUM_BLOCK, n - j), f, arg);
     return (float)sum;
 }
 VF_FN vf run_value(vf v, vf arg) { (void)arg; return v; }

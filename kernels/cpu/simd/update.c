@@ -1,6 +1,6 @@
-/* Gradient accumulation, unscale and check, clipping, SGD and Adam: the reference kernels' f32 arithmetic,
- * operation by operation without fused multiply-adds, so the bits are the same on every instruction set. The
- * tensors of one call are cut into chunks of CHUNK elements, one tile each.
+/* Gradient accumulation, unscale and check, clipping, SGD and Adam: the reference kernels' f32
+ * arithmetic, operation by operation without fused multiply-adds, so the bits are the same on every
+ * instruction set. The tensors of one call are cut into chunks of CHUNK elements, one tile each.
  *
  * The loops are plain C that the compiler vectorises; __restrict says that slots do not overlap. */
 #include "kernels/cpu/simd/tiles.h"
@@ -35,7 +35,10 @@ static mpr_status k_accumulate(const KernelCall *c)
     return MPR_OK;
 }
 
-static const char *refuse_accumulate(const KernelSig *s) { return vf_can(s->in[1].dtype) ? NULL : NOT_FLOAT; }
+static const char *refuse_accumulate(const KernelSig *s)
+{
+    return vf_can(s->in[1].dtype) ? NULL : NOT_FLOAT;
+}
 
 /* ---- chunks of many tensors ---- */
 
@@ -57,7 +60,8 @@ static int64_t chunks_of(const Tensor *in, int n_in, int step)
 static int chunk_at(const Many *m, int64_t chunk, int64_t *from, int64_t *n)
 {
     int k = UPDATE_FIRST;
-    for (int64_t here; chunk >= (here = tiles_of(m->c->in[k].n, CHUNK)); k += m->step) chunk -= here;
+    for (int64_t here; chunk >= (here = tiles_of(m->c->in[k].n, CHUNK)); k += m->step)
+        chunk -= here;
     *from = chunk * CHUNK;
     *n = least(CHUNK, m->c->in[k].n - *from);
     return k;
@@ -68,8 +72,9 @@ static void over_chunks(const KernelCall *c, Many *m, void (*tile)(void *ctx, in
     mpri_parallel(c->threads, chunks_of(c->in, c->n_in, m->step), tile, m);
 }
 
-/* ---- unscale: a value that is not finite, before or after the multiply, leaves a square that is not, and
- *      no sum of finite squares overflows f64; so the sum of squares tells whether one was found ---- */
+/* ---- unscale: a value that is not finite, before or after the multiply, leaves a square that is
+ * not, and no sum of finite squares overflows f64; so the sum of squares tells whether one was
+ * found ---- */
 
 typedef double Sums __attribute__((vector_size(UPDATE_SUMS * sizeof(double))));
 typedef float Values __attribute__((vector_size(UPDATE_SUMS * sizeof(float))));
@@ -105,8 +110,8 @@ static void unscale_chunk(void *ctx, int64_t chunk)
     int k = chunk_at(m, chunk, &from, &n);
     float *g = (float *)m->c->in[k].data + from;
     for (int64_t b = 0; b * UPDATE_BLOCK < n; b++)
-        m->squares[chunk * CHUNK_BLOCKS + b] =
-            unscale_block(g + b * UPDATE_BLOCK, least(UPDATE_BLOCK, n - b * UPDATE_BLOCK), m->factor);
+        m->squares[chunk * CHUNK_BLOCKS + b] = unscale_block(
+            g + b * UPDATE_BLOCK, least(UPDATE_BLOCK, n - b * UPDATE_BLOCK), m->factor);
 }
 
 static mpr_status k_unscale(const KernelCall *c)
@@ -161,8 +166,8 @@ static void sgd_plain(const SgdRule *r, float *__restrict p, const float *__rest
     for (int64_t i = 0; i < n; i++) p[i] = p[i] - lr * (g[i] + wd * p[i]);
 }
 
-static void sgd_momentum(const SgdRule *r, float *__restrict p, const float *__restrict g, float *__restrict buf,
-                         int64_t n)
+static void sgd_momentum(const SgdRule *r, float *__restrict p, const float *__restrict g,
+                         float *__restrict buf, int64_t n)
 {
     const float lr = r->lr, wd = r->wd, momentum = r->momentum, rest = r->rest;
     const bool first = r->first, nesterov = r->nesterov;
@@ -218,8 +223,8 @@ static void adam_chunk(void *ctx, int64_t chunk)
     int k = chunk_at(many, chunk, &from, &n);
     const Tensor *in = many->c->in + k;
     AdamRule r = mpri_update_adam(many->c, (k - UPDATE_FIRST) / 4);
-    adam_sweep(&r, (float *)in[0].data + from, (const float *)in[1].data + from, (float *)in[2].data + from,
-               (float *)in[3].data + from, n);
+    adam_sweep(&r, (float *)in[0].data + from, (const float *)in[1].data + from,
+               (float *)in[2].data + from, (float *)in[3].data + from, n);
 }
 
 static mpr_status k_adam(const KernelCall *c)
@@ -230,9 +235,15 @@ static mpr_status k_adam(const KernelCall *c)
 }
 
 static const KernelRow rows[] = {
-    {.op = OP_AccumulateGrad, .name = MPRI_ROW("accumulategrad"), .isa = MPRI_ISA_ID, .fn = k_accumulate,
+    {.op = OP_AccumulateGrad,
+     .name = MPRI_ROW("accumulategrad"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_accumulate,
      .refuse = refuse_accumulate},
-    {.op = OP_UnscaleCheck, .name = MPRI_ROW("unscalecheck"), .isa = MPRI_ISA_ID, .fn = k_unscale,
+    {.op = OP_UnscaleCheck,
+     .name = MPRI_ROW("unscalecheck"),
+     .isa = MPRI_ISA_ID,
+     .fn = k_unscale,
      .workspace = unscale_bytes},
     {.op = OP_ClipGradNorm, .name = MPRI_ROW("clipgradnorm"), .isa = MPRI_ISA_ID, .fn = k_clip},
     {.op = OP_SgdStep, .name = MPRI_ROW("sgdstep"), .isa = MPRI_ISA_ID, .fn = k_sgd},

@@ -1,5 +1,5 @@
-/* Convolution over any number of spatial dims, with groups, strides, dilations and padding, and its two
- * gradients. One triple (output position, tap, input position) links all three: y += x * w, so
+/* Convolution over any number of spatial dims, with groups, strides, dilations and padding, and its
+ * two gradients. One triple (output position, tap, input position) links all three: y += x * w, so
  * dx += dy * w and dw += dy * x over the same triples. */
 #include "kernels/ref/util.h"
 
@@ -18,15 +18,22 @@ static int64_t pad_begin(const ConvParams *p, const Geometry *g, int k)
     const char *mode = p->auto_pad ? p->auto_pad : "NOTSET";
     if (strcmp(mode, "VALID") == 0) return 0;
     if (strncmp(mode, "SAME", 4) != 0) return p->pads.n ? p->pads.v[k] : 0;
-    int64_t reach = (g->out[k] - 1) * g->stride[k] + (g->tap[k] - 1) * g->dilation[k] + 1 - g->in[k];
+    int64_t reach =
+        (g->out[k] - 1) * g->stride[k] + (g->tap[k] - 1) * g->dilation[k] + 1 - g->in[k];
     if (reach < 0) reach = 0;
     return strcmp(mode, "SAME_LOWER") == 0 ? reach - reach / 2 : reach / 2;
 }
 
 static Geometry geometry(const ConvParams *p, const Tensor *x, const Tensor *w, const Tensor *y)
 {
-    Geometry g = {.spatial = x->rank - 2, .batch = x->dims[0], .in_ch = x->dims[1], .out_ch = w->dims[0],
-                  .group = p->group > 0 ? p->group : 1, .in_n = 1, .out_n = 1, .tap_n = 1};
+    Geometry g = {.spatial = x->rank - 2,
+                  .batch = x->dims[0],
+                  .in_ch = x->dims[1],
+                  .out_ch = w->dims[0],
+                  .group = p->group > 0 ? p->group : 1,
+                  .in_n = 1,
+                  .out_n = 1,
+                  .tap_n = 1};
     g.in_per_group = g.in_ch / g.group;
     g.out_per_group = g.out_ch / g.group;
     for (int k = 0; k < g.spatial; k++) {
@@ -147,7 +154,13 @@ static double flops_grad_weight(const KernelSig *s) { return flops(&s->out[0], &
 
 static const KernelRow rows[] = {
     {.op = OP_Conv, .name = "ref.conv", .fn = k_conv, .flops = flops_conv},
-    {.op = OP_ConvGradInput, .name = "ref.convgradinput", .fn = k_grad_input, .flops = flops_grad_input},
-    {.op = OP_ConvGradWeight, .name = "ref.convgradweight", .fn = k_grad_weight, .flops = flops_grad_weight},
+    {.op = OP_ConvGradInput,
+     .name = "ref.convgradinput",
+     .fn = k_grad_input,
+     .flops = flops_grad_input},
+    {.op = OP_ConvGradWeight,
+     .name = "ref.convgradweight",
+     .fn = k_grad_weight,
+     .flops = flops_grad_weight},
 };
 const KernelTable mpri_ref_conv = REF_TABLE(rows);

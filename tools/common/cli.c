@@ -148,11 +148,15 @@ int cli_finish(const Cli *cli, int code)
 
 /* ---- setting values ---- */
 
-static char *keep(const char *s)
+/* A text that lives as long as cli: values, words of the command line. */
+static char *keep(Cli *cli, const char *prefix, const char *s)
 {
-    char *copy = strdup(s);
-    if (!copy) { fputs("no memory\n", stderr); exit(6); }
-    return copy;
+    char *copy = malloc(strlen(prefix) + strlen(s) + 1);
+    char **kept = realloc(cli->kept, sizeof *kept * ((size_t)cli->n_kept + 1));
+    if (!copy || !kept) { fputs("no memory\n", stderr); exit(6); }
+    cli->kept = kept;
+    cli->kept[cli->n_kept++] = copy;
+    return strcat(strcpy(copy, prefix), s);
 }
 
 static int bad_value(const Cli *cli, const CliRow *row, const char *text, const char *origin, const char *allowed)
@@ -188,7 +192,7 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
     if (row->kind == CLI_INT && !cli->library_options && !mpri_parse_i64(text, &n)) return bad_value(cli, row, text, origin, "a whole number");
     if (row->kind == CLI_FLOAT && !cli->library_options && !mpri_parse_f64(text, &d)) return bad_value(cli, row, text, origin, "a number");
     if (row->choices && !in_choices(row->choices, text)) return bad_value(cli, row, text, origin, row->choices);
-    v->text = keep(text);
+    v->text = keep(cli, "", text);
     v->set = true;
     if (row->kind == CLI_LIST) {
         v->list = realloc(v->list, sizeof *v->list * ((size_t)v->n_list + 2));
@@ -272,16 +276,14 @@ static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_
         char *word = argv[i];
         if (plain || word[0] != '-' || word[1] != '-') { v[n++] = word; continue; }
         if (!word[2]) { plain = true; v[n++] = word; continue; }
-        char *flag = keep(word);
+        char *flag = keep(cli, "", word);
         char *eq = strchr(flag, '=');
         for (char *p = flag + 2; *p && p != eq; p++)
             if (*p == '_') *p = '-';
         if (eq) *eq = 0;
         int row = find_row(cli, flag + 2);
         if (row < 0) { int code = unknown(cli, "command line", "flag", flag + 2); free(v); return code; }
-        char *name = malloc(strlen(cli->rows[row].name) + 3);
-        if (!name) { fputs("no memory\n", stderr); exit(6); }
-        sprintf(name, "--%s", cli->rows[row].name);
+        const char *name = keep(cli, "--", cli->rows[row].name);
         if (cli->rows[row].kind == CLI_FLAG) {
             if (eq) { int code = set_value(cli, row, eq + 1, "command line"); if (code) { free(v); return code; } }
             else v[n++] = name;
@@ -331,11 +333,29 @@ static int parse_flags(Cli *cli, int argc, const char **argv)
     const char **rest = poptGetArgs(pc);
     cli->args = calloc((size_t)argc + 1, sizeof *cli->args);
     if (!cli->args) { fputs("no memory\n", stderr); exit(6); }
-    for (int n = 0; !code && rest && rest[n] && n < argc; n++) cli->args[cli->n_args++] = keep(rest[n]);
+    for (int n = 0; !code && rest && rest[n] && n < argc; n++) cli->args[cli->n_args++] = keep(cli, "", rest[n]);
     poptFreeContext(pc);
     free(table);
     free(fresh);
     return code;
+}
+
+/* Columns of UTF-8 text: bytes that begin a character. */
+static int columns(const char *s)
+{
+    int n = 0;
+    for (; *s; s++) n += (*s & 0xC0) != 0x80;
+    return n;
+}
+
+static void print_aliases(const char *aliases)
+{
+    for (const char *a = aliases; a && *a;) {
+        size_t k = strcspn(a, " ");
+        printf("%s--%.*s", a == aliases ? " (also " : ", ", (int)k, a);
+        a += k + (a[k] == ' ');
+    }
+    if (aliases && *aliases) putchar(')');
 }
 
 static void print_help(const Cli *cli)
@@ -344,14 +364,16 @@ static void print_help(const Cli *cli)
     const char *group = "";
     for (int i = 0; i < cli->n_rows; i++) {
         const CliRow *r = &cli->rows[i];
-        char left[128];
+        char left[256];
         if (strcmp(group, r->group)) printf("\n%s\n", group = r->group);
         int k = r->short_name ? snprintf(left, sizeof left, "  -%c, --%s", r->short_name, r->name) : snprintf(left, sizeof left, "      --%s", r->name);
         if (r->kind != CLI_FLAG) snprintf(left + k, sizeof left - (size_t)k, " %s%s", r->choices && strlen(r->choices) < 30 ? r->choices : r->arg ? r->arg : "X", r->kind == CLI_LIST ? "…" : "");
-        printf("%-44s %s%s", left, strlen(left) > 44 ? "\n                                             " : "", r->help);
+        int wide = columns(left);
+        if (wide > 44) printf("%s\n%45s%s", left, "", r->help);
+        else printf("%s%*s%s", left, 45 - wide, "", r->help);
         if (r->choices && strlen(r->choices) >= 30) printf(" (%s)", r->choices);
         if (r->def && *r->def && r->kind != CLI_FLAG) printf(" [%s]", r->def);
-        if (r->aliases) printf(" (also --%s)", r->aliases);
+        print_aliases(r->aliases);
         putchar('\n');
     }
     printf("\nAny flag may be given in --config FILE or as MPR_<FLAG>. Exit codes: 0 done, 1 usage, 2 input refused,\n"
@@ -487,4 +509,6 @@ void cli_free(Cli *cli)
     free(cli->rows);
     free(cli->values);
     free(cli->args);
+    for (int i = 0; i < cli->n_kept; i++) free(cli->kept[i]);
+    free(cli->kept);
 }

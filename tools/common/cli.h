@@ -39,6 +39,7 @@ typedef struct Cli {
     CliRow *rows; int n_rows;
     CliValue *values;
     const char **args; int n_args; /* positional */
+    char **kept; int n_kept;       /* all texts of values, words and args; cli_free frees them */
     bool json, quiet, verbose, progress, color, terminal;
     mpr_context *ctx;
 } Cli;

@@ -172,7 +172,7 @@ static void run_row(Arena *a, const Place *p, int n_in, const Tensor *in, int n_
                      MPR_OK);
     for (int k = 0; k < n_out; k++)
         if (mpri_tensor_here(&first[k])) compare(p, k, &first[k], &exact[k]);
-    for (int t = 0; t < 3 && p->mode < modes + 2; t++) { /* tiles do not depend on types */
+    for (int t = 0; t < 3 && p->mode == modes; t++) { /* tiles do not depend on types */
         Tensor out[3];
         copies(a, n_out, shape, out);
         assert_int_equal(

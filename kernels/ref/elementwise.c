@@ -19,6 +19,7 @@ static mpr_status unary(const KernelCall *c, double (*f)(double))
 }
 
 static double reciprocal(double x) { return 1 / x; }
+static double softsign(double x) { return x / (1 + fabs(x)); }
 
 static mpr_status k_reciprocal(const KernelCall *c) { return unary(c, reciprocal); }
 static mpr_status k_sqrt(const KernelCall *c) { return unary(c, sqrt); }
@@ -29,6 +30,7 @@ static mpr_status k_cos(const KernelCall *c) { return unary(c, cos); }
 static mpr_status k_erf(const KernelCall *c) { return unary(c, erf); }
 static mpr_status k_tanh(const KernelCall *c) { return unary(c, tanh); }
 static mpr_status k_sigmoid(const KernelCall *c) { return unary(c, mpri_ref_sigmoid); }
+static mpr_status k_softsign(const KernelCall *c) { return unary(c, softsign); }
 
 static bool gelu_is_tanh(const KernelCall *c)
 {
@@ -320,6 +322,7 @@ static const KernelRow rows[] = {
     REF_ROW(Erf, "erf", k_erf),
     REF_ROW(Tanh, "tanh", k_tanh),
     REF_ROW(Sigmoid, "sigmoid", k_sigmoid),
+    REF_ROW(Softsign, "softsign", k_softsign),
     REF_ROW(Relu, "relu", k_relu),
     REF_ROW(Gelu, "gelu", k_gelu),
     REF_ROW(Clip, "clip", k_clip),

@@ -26,6 +26,7 @@ mpr_status mpri_op_grad_cos(GradCtx *c);
 mpr_status mpri_op_grad_erf(GradCtx *c);
 mpr_status mpri_op_grad_tanh(GradCtx *c);
 mpr_status mpri_op_grad_sigmoid(GradCtx *c);
+mpr_status mpri_op_grad_softsign(GradCtx *c);
 mpr_status mpri_op_grad_relu(GradCtx *c);
 mpr_status mpri_op_grad_gelu(GradCtx *c);
 mpr_status mpri_op_grad_clip(GradCtx *c);

@@ -208,6 +208,15 @@ mpr_status mpri_op_grad_sigmoid(GradCtx *c)
     return mpri_op_grad_done(c);
 }
 
+/* 1 / (1 + |x|)^2, divided twice: in f16 the square overflows from |x| = 255 on. */
+mpr_status mpri_op_grad_softsign(GradCtx *c)
+{
+    Value *x = grad_in(c, 0), *one = mpri_build_scalar(c->b, x->dtype, 1);
+    Value *d = mpri_op_grad_binary(c, OP_Add, mpri_op_grad_unary(c, OP_Abs, x), one);
+    c->dx[0] = divide(c, divide(c, dy0(c), d), d);
+    return mpri_op_grad_done(c);
+}
+
 mpr_status mpri_op_grad_relu(GradCtx *c)
 {
     c->dx[0] = mpri_op_grad_binary(c, OP_ReluGrad, dy0(c), out0(c));

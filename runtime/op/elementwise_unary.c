@@ -81,6 +81,8 @@ const OpDef mpri_op_Tanh =
     UNARY(Tanh, "hyperbolic tangent", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_tanh);
 const OpDef mpri_op_Sigmoid =
     UNARY(Sigmoid, "1 / (1 + e^-x)", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sigmoid);
+const OpDef mpri_op_Softsign =
+    UNARY(Softsign, "x / (1 + |x|)", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_softsign);
 const OpDef mpri_op_Relu =
     UNARY(Relu, "max(x, 0)", CAST_KEEP, CAST_KEEP, infer_relu, mpri_op_grad_relu);
 

@@ -129,6 +129,7 @@ static void unary(void **state)
         {"Neg(x)", -2, 2}, {"Abs(x)", 0.1, 2}, {"Abs(x)", -2, -0.1}, {"Reciprocal(x)", 0.5, 2},
         {"Sqrt(x)", 0.5, 3}, {"Exp(x)", -2, 2}, {"Log(x)", 0.5, 3}, {"Sin(x)", -3, 3},
         {"Cos(x)", -3, 3}, {"Erf(x)", -2, 2}, {"Tanh(x)", -2, 2}, {"Sigmoid(x)", -3, 3},
+        {"Softsign(x)", 0.1, 3}, {"Softsign(x)", -3, -0.1},
         {"Relu(x)", 0.1, 2}, {"Relu(x)", -2, -0.1}, {"Gelu(x)", -3, 3},
         {"Gelu(x) {approximate=\"tanh\"}", -3, 3}, {"Identity(x)", -1, 1},
         {"Cast(x) {to=f64}", -1, 1}, {"Clip(x)", -1, 1}, {"Mul(x, x)", -1, 1},

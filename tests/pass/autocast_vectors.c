@@ -88,6 +88,7 @@ static const OpCase op_cases[] = {
     UNARY("Erf"),
     UNARY("Tanh"),
     UNARY("Sigmoid"),
+    UNARY("Softsign"),
     UNARY("Relu"),
     UNARY("Gelu"),
     UNARY("Neg"),

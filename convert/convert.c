@@ -1,112 +1,187 @@
-/* mpr-convert: decide, write beside, check by importing what was written, rename. */
+/* mpr-convert, step by step: take out what an earlier run added, decide, edit, write beside, check
+ * what was written, rename. */
 #include "convert/convert.h"
 
-#include <errno.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/check.h"
+#include "convert/decide.h"
+#include "convert/marks.h"
 #include "convert/write.h"
-#include "importer/file.h"
-#include "importer/wire.h"
 
-enum { OPSET_DOMAIN = 1, OPSET_VERSION = 2 };
+typedef struct Conversion {
+    const ImportedModel *given; /* the model of the caller */
+    const ImportedModel *plain; /* without what an earlier run added */
+    const ConvertOptions *o;
+    Export x;
+    Text marks;
+    uint8_t head[16];
+    Piece *pieces;
+    int n_pieces;
+    ConvertResult *r;
+    Err *err;
+} Conversion;
 
-/* Version of the default domain in the file; 0 when it is not imported. */
-static int64_t default_opset(const Source *s)
+/* ---- what is refused at once ---- */
+
+static mpr_status check_opset(const FileGraph *f, DType to, Err *err)
 {
-    WireField domain, version;
-    for (int i = 0; i < s->n_opset_imports; i++) {
-        Span span = s->opset_imports[i].body;
-        bool named = mpri_wire_find(s->bytes, span, OPSET_DOMAIN, &domain) && domain.body.len &&
-                     !(domain.body.len == 7 && !memcmp(s->bytes + domain.body.at, "ai.onnx", 7));
-        if (!named && mpri_wire_find(s->bytes, span, OPSET_VERSION, &version)) return (int64_t)version.value;
-    }
-    return 0;
-}
-
-/* bfloat16 is a type of ONNX since opset 13. */
-static mpr_status check_opset(const ImportedModel *m, DType to, Err *err)
-{
-    int64_t opset = default_opset(m->source);
-    if (to != MPR_BFLOAT16 || opset >= 13) return MPR_OK;
-    mpri_err_set(err, MPR_E_OPSET, "bfloat16 needs opset 13 or newer, the model has opset %lld", (long long)opset);
+    if (to != MPR_BFLOAT16 || f->opset >= 13) return MPR_OK;
+    mpri_err_set(err, MPR_E_OPSET, "bfloat16 needs opset 13 or newer, the model has opset %lld",
+                 (long long)f->opset);
     return mpri_err_advice(err, "export the model at opset 13 or newer, or use --to fp16");
 }
 
 static mpr_status check_target(const ImportedModel *m, const char *path, Err *err)
 {
     struct stat from, to;
-    if (stat(m->path, &from) == 0 && stat(path, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino) {
-        mpri_err_set(err, MPR_E_USAGE, "the output %s is the model itself", mpri_err_name(path));
-        return mpri_err_advice(err, "write to another file");
+    if (stat(m->path, &from) != 0 || stat(path, &to) != 0 || from.st_dev != to.st_dev ||
+        from.st_ino != to.st_ino)
+        return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "the output %s is the model itself", mpri_err_name(path));
+    return mpri_err_advice(err, "write to another file");
+}
+
+/* ---- the new bytes ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const ExportEdit *x = a, *y = b;
+    if (x->edit.at != y->edit.at) return x->edit.at < y->edit.at ? -1 : 1;
+    if ((x->edit.len == 0) != (y->edit.len == 0)) return x->edit.len == 0 ? -1 : 1;
+    return x->order - y->order;
+}
+
+/* Edits in file order, the list of marks at the end. */
+static mpr_status assemble(Conversion *c)
+{
+    Export *x = &c->x;
+    SourceEdit *edits = ARENA_ARRAY(&x->arena, SourceEdit, x->n_edits + 1);
+    c->pieces = ARENA_ARRAY(&x->arena, Piece, 2 * x->n_edits + 4);
+    if (!edits || !c->pieces) return mpri_err_nomem(c->err, sizeof *edits * (size_t)x->n_edits);
+    if (x->n_edits) qsort(x->edits, (size_t)x->n_edits, sizeof *x->edits, by_place);
+    for (int i = 0; i < x->n_edits; i++) edits[i] = x->edits[i].edit;
+    TRY(mpri_source_pieces(c->plain->source, edits, x->n_edits, c->pieces, &c->n_pieces, c->head,
+                           c->err));
+    if (c->marks.len) c->pieces[c->n_pieces++] = (Piece){c->marks.text, c->marks.len};
+    return MPR_OK;
+}
+
+static bool same_bytes(const Conversion *c)
+{
+    const Source *s = c->given->source;
+    size_t at = 0;
+    for (int i = 0; i < c->n_pieces; i++) {
+        const Piece *p = &c->pieces[i];
+        if (p->n > s->size - at || (p->n && memcmp(s->bytes + at, p->bytes, p->n) != 0))
+            return false;
+        at += p->n;
+    }
+    return at == s->size;
+}
+
+static void tell_unmatched(Conversion *c)
+{
+    const char *const *left = mpri_profile_unmatched(c->o->profile, &c->x.arena);
+    for (; *left; left++)
+        mpri_log(c->o->log, MPR_LOG_WARNING, "precision rule '%s' matches no node of the model",
+                 mpri_err_name(*left));
+}
+
+static mpr_status edit(Conversion *c)
+{
+    FileGraph f;
+    TRY(mpri_file_read(c->plain, &c->x.arena, &f, c->err));
+    TRY(check_opset(&f, c->o->to, c->err));
+    if (c->o->to != MPR_FLOAT32) {
+        TRY(mpri_convert_decide(&f, c->o, c->r, c->err));
+        tell_unmatched(c);
+        TRY(mpri_convert_write(&f, c->o, &c->x, &c->marks, c->r, c->err));
     }
     return MPR_OK;
 }
 
-/* The result must be a model that this program reads, with types that agree at every node. */
-static mpr_status check_result(const char *path, const ConvertOptions *o, Err *err)
+/* ---- writing ---- */
+
+/* What was accepted once is not refused for being somewhat larger. */
+static const mpr_limits no_limits = {
+    .size = sizeof no_limits,
+    .nesting = 1 << 10,
+    .repeated = INT64_MAX / 2,
+    .attributes_per_node = INT64_MAX / 2,
+    .name_bytes = INT64_MAX / 2,
+    .metadata_bytes = INT64_MAX / 2,
+    .functions = INT64_MAX / 2,
+    .call_depth = 1 << 20,
+    .nodes = INT64_MAX / 2,
+    .memory_bytes = INT64_MAX / 2,
+};
+
+static mpr_status check_result(void *conversion, const char *written, Err *err)
 {
-    ImportOptions io = {.alloc = o->alloc};
+    const Conversion *c = conversion;
+    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits};
     ImportedModel *m = NULL;
-    mpr_status st = mpri_import_file(path, &io, &m, err);
-    if (st == MPR_OK) st = mpri_infer_graph(m->graph, err);
-    mpri_import_destroy(m, o->alloc);
+    Arena arena;
+    mpri_arena_init(&arena, c->o->alloc, 0);
+    mpr_status st = mpri_import_file(written, &io, &m, err);
+    if (st == MPR_OK) st = mpri_convert_check(c->plain, m, &arena, err);
+    mpri_import_destroy(m, c->o->alloc);
+    mpri_arena_destroy(&arena);
     return st == MPR_OK ? MPR_OK : mpri_err_where(err, "the converted model");
 }
 
-/* External data lie beside the model: beside the converted one as well. */
-static mpr_status copy_external(const ImportedModel *m, const char *path, Arena *arena, Err *err)
+static mpr_status run(Conversion *c, const char *path)
 {
-    struct stat from, to;
-    const char *slash = strrchr(path, '/');
-    const char *folder = slash ? mpri_arena_printf(arena, "%.*s", (int)(slash - path + 1), path) : "./";
-    if (!folder) return mpri_err_nomem(err, strlen(path));
-    bool same = stat(m->source->folder, &from) == 0 && stat(folder, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino;
-    for (int i = 0; i < m->source->n_tensors && !same; i++) {
-        const SourceTensor *t = &m->source->tensors[i];
-        const SourceMap *map;
-        bool seen = !t->external || !t->location;
-        for (int k = 0; k < i && !seen; k++) seen = m->source->tensors[k].external && !strcmp(m->source->tensors[k].location, t->location);
-        if (seen) continue;
-        char *target = mpri_arena_printf(arena, "%s%s", folder, t->location);
-        if (!target) return mpri_err_nomem(err, strlen(folder));
-        TRY(mpri_source_external(m->source, arena, t->name, t->location, &map, err));
-        TRY(mpri_write_file_atomic(target, map->bytes, map->size, err));
+    TRY(edit(c));
+    if (!c->o->dry_run) {
+        TRY(mpri_source_unchanged(c->given->source, c->err));
+        TRY(mpri_export_data_files(&c->x, path, c->err));
     }
-    return MPR_OK;
+    TRY(assemble(c));
+    c->r->changed = !same_bytes(c);
+    if (c->o->dry_run) return MPR_OK;
+    return mpri_write_pieces_checked(path, c->pieces, c->n_pieces, check_result, c, c->err);
 }
 
-static mpr_status write_checked(const ImportedModel *m, const char *path, const Text *bytes, const ConvertOptions *o, Arena *arena, Err *err)
+/* ---- */
+
+static mpr_status convert(Conversion *c, const char *path)
 {
-    char *aside = mpri_arena_printf(arena, "%s.unchecked-%ld", path, (long)getpid());
-    if (!aside) return mpri_err_nomem(err, strlen(path) + 32);
-    TRY(copy_external(m, path, arena, err));
-    TRY(mpri_write_file_atomic(aside, bytes->text ? bytes->text : "", bytes->len, err));
-    mpr_status st = check_result(aside, o, err);
-    if (st == MPR_OK && rename(aside, path) != 0)
-        st = mpri_err_set(err, MPR_E_IO, "cannot rename the result to %s: %s", mpri_err_name(path), strerrordesc_np(errno));
-    if (st != MPR_OK) unlink(aside);
+    c->x = (Export){.m = c->plain, .alloc = c->o->alloc};
+    mpri_arena_init(&c->x.arena, c->o->alloc, 0);
+    mpri_text_init(&c->marks, c->o->alloc);
+    mpr_status st = run(c, path);
+    for (DataFile *f = st == MPR_OK ? NULL : c->x.files; f; f = f->next) unlink(f->path);
+    mpri_text_free(&c->marks);
+    mpri_arena_destroy(&c->x.arena);
     return st;
 }
 
-mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o, ConvertResult *r, Err *err)
+mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
+                             ConvertResult *r, Err *err)
 {
+    Conversion c = {.given = m, .plain = m, .o = o, .r = r, .err = err};
+    ImportedModel *plain = NULL;
     Arena arena;
-    Decisions d = {0};
-    Text out;
+    ImportOptions io = {.alloc = o->alloc, .limits = &no_limits, .stale_types = true};
+    void *image;
     *r = (ConvertResult){0};
-    TRY(check_opset(m, o->to, err));
-    if (path) TRY(check_target(m, path, err));
+    if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
-    mpri_text_init(&out, o->alloc);
-    mpr_status st = mpri_convert_decide(m, o, &arena, &d, err);
-    r->nodes_low = d.nodes_low;
-    r->nodes_fp32 = d.nodes_fp32;
-    if (st == MPR_OK) st = mpri_convert_write(m, &d, o, &arena, &out, r, err);
-    if (st == MPR_OK && !o->dry_run) st = write_checked(m, path, &out, o, &arena, err);
-    mpri_text_free(&out);
+    mpr_status st = mpri_marks_strip(m->source, &arena, &image, &io.image_size, err);
+    if (st == MPR_OK && image) {
+        io.image = image;
+        st = mpri_import_file(m->path, &io, &plain, err);
+        if (st == MPR_OK) mpri_marks_retype(plain, &arena, image);
+        else mpri_err_where(err, "without the casts of an earlier conversion");
+        c.plain = plain;
+    }
+    if (st == MPR_OK) st = convert(&c, path);
+    mpri_import_destroy(plain, o->alloc);
     mpri_arena_destroy(&arena);
     return st;
 }

@@ -1,6 +1,6 @@
 /* mpr-convert: the autocast pass's decisions, mapped back through the origins and written into the
- * original bytes. Nothing but Cast nodes is added; initializers, graph inputs and graph outputs keep name,
- * type and contents. */
+ * original bytes. Nothing but marked Casts is added (and Constants, where a constant has to be
+ * clamped); initializers, graph inputs and graph outputs keep name, type and contents. */
 #ifndef MPRI_CONVERT_H
 #define MPRI_CONVERT_H
 
@@ -8,8 +8,8 @@
 #include "passes/pass.h"
 
 typedef struct ConvertOptions {
-    DType to;                 /* MPR_FLOAT16 or MPR_BFLOAT16 */
-    const Profile *profile;
+    DType to; /* MPR_FLOAT16 or MPR_BFLOAT16; MPR_FLOAT32: what an earlier run added goes */
+    const Profile *profile; /* not needed for f32 */
     const KernelSet *ref;
     const Alloc *alloc;
     const Log *log;
@@ -18,11 +18,14 @@ typedef struct ConvertOptions {
 
 typedef struct ConvertResult {
     int64_t casts, nodes_low, nodes_fp32;
-    bool changed;
+    bool changed; /* the bytes written, or to be written, are not those of the model */
 } ConvertResult;
 
-/* Writes path beside and renames it after the result has passed import and type inference again.
- * MPR_E_USAGE when path is the model itself, MPR_E_OPSET when the type needs a newer opset. */
-mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o, ConvertResult *r, Err *err);
+/* What an earlier run added is taken out first, so running twice gives the same bytes. Writes
+ * beside path and renames after the result has passed import, inference and the type check.
+ * MPR_E_USAGE when path is the model itself, MPR_E_OPSET when the type needs a newer opset. On
+ * failure nothing is left behind and what was at path is there. */
+mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
+                             ConvertResult *r, Err *err);
 
 #endif

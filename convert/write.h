@@ -1,9 +1,13 @@
-/* The edited model as bytes. */
+/* The decisions as edits of the original bytes. */
 #ifndef MPRI_CONVERT_WRITE_H
 #define MPRI_CONVERT_WRITE_H
 
-#include "convert/decide.h"
+#include "convert/file.h"
+#include "importer/export.h"
 
-mpr_status mpri_convert_write(const ImportedModel *m, Decisions *d, const ConvertOptions *o, Arena *arena, Text *out, ConvertResult *r, Err *err);
+/* Edits of the main graph go to x; the model's metadata entry that lists them, as a field, to
+ * marks (empty from IR 10 on, where nodes and values carry marks). */
+mpr_status mpri_convert_write(FileGraph *f, const ConvertOptions *o, Export *x, Text *marks,
+                              ConvertResult *r, Err *err);
 
 #endif

@@ -15,6 +15,11 @@ typedef struct DataPatch { /* new contents of an external tensor */
     size_t size;
 } DataPatch;
 
+typedef struct DataFile { /* written where there was none */
+    const char *path;
+    struct DataFile *next;
+} DataFile;
+
 typedef struct Export {
     const ImportedModel *m;
     const Alloc *alloc;
@@ -27,6 +32,7 @@ typedef struct Export {
     int n_edits, cap_edits;
     DataPatch *data;
     int n_data, cap_data;
+    DataFile *files; /* what to remove should the model not be written in the end */
 } Export;
 
 mpr_status mpri_export_edit(Export *x, size_t at, size_t len, const void *bytes, size_t n,

@@ -221,6 +221,17 @@ static mpr_status relocate(Export *x, const char *from, const char *to, bool pat
     return MPR_OK;
 }
 
+static mpr_status note_new_file(Export *x, const char *path, Err *err)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0) return MPR_OK;
+    DataFile *f = ARENA_NEW(&x->arena, DataFile);
+    if (!f) return mpri_err_nomem(err, sizeof *f);
+    *f = (DataFile){path, x->files};
+    x->files = f;
+    return MPR_OK;
+}
+
 static mpr_status export_map(Export *x, Place *p, const SourceMap *map, const bool *inlined,
                              Err *err)
 {
@@ -243,6 +254,7 @@ static mpr_status export_map(Export *x, Place *p, const SourceMap *map, const bo
     }
     if (found != FOUND_SAME) {
         TRY(make_folders(x, p, location, err));
+        TRY(note_new_file(x, path, err));
         TRY(mpri_write_pieces_atomic(path, pieces, n_pieces, err));
     }
     return relocate(x, map->location, location, n > 0, inlined, err);

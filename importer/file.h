@@ -20,6 +20,9 @@ int64_t mpri_source_time(const struct stat *st);
  * folder, a pipe or a device (opening never blocks). The Source lives in the arena;
  * mpri_source_close unmaps. */
 mpr_status mpri_source_open(const char *path, Arena *arena, Source **out, Err *err);
+/* The same for bytes in memory that stand for the file at path. They are borrowed. */
+mpr_status mpri_source_image(const char *path, const void *bytes, size_t size, Arena *arena,
+                             Source **out, Err *err);
 void mpri_source_close(Source *s); /* NULL-safe */
 /* MPR_E_PROTO with advice when the bytes are a well-known other format. */
 mpr_status mpri_source_recognise(const Source *s, Err *err);

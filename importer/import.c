@@ -58,7 +58,10 @@ void mpri_import_destroy(ImportedModel *m, const Alloc *alloc)
 
 static mpr_status read_file(Import *im, const char *path, Err *err)
 {
-    TRY(mpri_source_open(path, &im->m->arena, &im->m->source, err));
+    const ImportOptions *o = im->o;
+    Arena *arena = &im->m->arena;
+    TRY(o->image ? mpri_source_image(path, o->image, o->image_size, arena, &im->m->source, err)
+                 : mpri_source_open(path, arena, &im->m->source, err));
     im->src = im->m->source;
     if (im->src->size > 0) TRY(mpri_source_recognise(im->src, err));
     TRY(mpri_prescan(im->src->bytes, im->src->size, &im->limits, im->alloc, err));

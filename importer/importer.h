@@ -18,6 +18,10 @@ typedef struct ImportOptions {
     const Log *log;
     const mpr_limits *limits; /* NULL: defaults */
     const char *const *tie, *const *untie;
+    const void *image; /* not NULL: the model's bytes, instead of what the file at the path holds;
+                          they outlive the ImportedModel. External data still lie beside the path */
+    size_t image_size;
+    bool stale_types; /* declared types of inner values are not held against the inferred ones */
 } ImportOptions;
 
 typedef struct ImportedModel {

@@ -85,7 +85,7 @@ mpr_status mpri_build_infer(Import *im, Node *n, const char *label, Err *err)
         if (v) v->declared = false;
     }
     if (mpri_infer_node(im->m->graph, n, err) != MPR_OK) return tell_inputs(im->m->graph, n, err);
-    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++)
+    for (int k = 0; !im->o->stale_types && k < n->n_out && k < DECLARED_OUTPUTS; k++)
         if (n->out[k] && check_declared(n->out[k], types[k], err) != MPR_OK)
             return mpri_err_where(err, "%s", label);
     return meet_declared(im, n, shapes, err);

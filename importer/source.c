@@ -58,7 +58,7 @@ static mpr_status map_file(Source *s, const char *path, Err *err)
     return MPR_OK;
 }
 
-mpr_status mpri_source_open(const char *path, Arena *arena, Source **out, Err *err)
+static mpr_status create(const char *path, Arena *arena, Source **out, Err *err)
 {
     Source *s = ARENA_NEW(arena, Source);
     *out = s;
@@ -69,8 +69,22 @@ mpr_status mpri_source_open(const char *path, Arena *arena, Source **out, Err *e
     s->folder =
         slash ? mpri_arena_printf(arena, "%.*s", (int)(slash == path ? 1 : slash - path), path)
               : mpri_arena_strdup(arena, ".");
-    if (!s->path || !s->folder) return mpri_err_nomem(err, strlen(path));
-    return map_file(s, path, err);
+    return s->path && s->folder ? MPR_OK : mpri_err_nomem(err, strlen(path));
+}
+
+mpr_status mpri_source_open(const char *path, Arena *arena, Source **out, Err *err)
+{
+    TRY(create(path, arena, out, err));
+    return map_file(*out, path, err);
+}
+
+mpr_status mpri_source_image(const char *path, const void *bytes, size_t size, Arena *arena,
+                             Source **out, Err *err)
+{
+    TRY(create(path, arena, out, err));
+    (*out)->bytes = bytes;
+    (*out)->size = size;
+    return MPR_OK;
 }
 
 void mpri_source_close(Source *s)
@@ -81,7 +95,7 @@ void mpri_source_close(Source *s)
         if (m->fd >= 0) close(m->fd);
     }
     s->maps = NULL;
-    if (s->bytes) munmap((void *)(uintptr_t)s->bytes, s->size);
+    if (s->bytes && s->fd >= 0) munmap((void *)(uintptr_t)s->bytes, s->size);
     s->bytes = NULL;
     if (s->fd >= 0) close(s->fd);
     s->fd = -1;
@@ -99,7 +113,7 @@ static mpr_status unchanged(int fd, size_t size, int64_t changed, const char *na
 
 mpr_status mpri_source_unchanged(const Source *s, Err *err)
 {
-    TRY(unchanged(s->fd, s->size, s->changed, s->path, err));
+    if (s->fd >= 0) TRY(unchanged(s->fd, s->size, s->changed, s->path, err));
     for (const SourceMap *m = s->maps; m; m = m->next)
         TRY(unchanged(m->fd, m->size, m->changed, m->location, err));
     return MPR_OK;

@@ -32,7 +32,7 @@ typedef struct SourceTensor { /* an initializer */
 } SourceTensor;
 
 typedef struct Source {
-    int fd;
+    int fd; /* -1: the bytes are borrowed from memory */
     const uint8_t *bytes; /* whole file, mapped read-only */
     size_t size;
     int64_t changed; /* time of the last change, ns: to notice a file that moves under us */
@@ -76,5 +76,10 @@ mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, P
 /* Write bytes to path: temp beside, fsync, rename, fsync folder. MPR_E_IO with the reason. */
 mpr_status mpri_write_file_atomic(const char *path, const void *bytes, size_t n, Err *err);
 mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err);
+/* The same; the file as it lies on disk, still under another name in the folder of path, has to
+ * pass `check` before it is renamed. */
+typedef mpr_status (*WriteCheck)(void *ctx, const char *written, Err *err);
+mpr_status mpri_write_pieces_checked(const char *path, const Piece *pieces, int n,
+                                     WriteCheck check, void *ctx, Err *err);
 
 #endif

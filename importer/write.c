@@ -18,6 +18,8 @@ typedef struct Target {
     char temp[NAME_MAX + 1];
     int dir;
     size_t total;
+    WriteCheck check; /* NULL: none */
+    void *ctx;
 } Target;
 
 static mpr_status io_error(const Target *t, const char *what, int code, Err *err)
@@ -94,12 +96,23 @@ static mpr_status fill(const Target *t, int fd, const Piece *pieces, int n, Err 
                           : io_error(t, "the data did not reach the disk (fsync)", errno, err);
 }
 
+static mpr_status run_check(const Target *t, Err *err)
+{
+    char written[PATH_MAX];
+    int folder = (int)(t->name - t->path);
+    int n = snprintf(written, sizeof written, "%.*s%s", folder, t->path, t->temp);
+    if (n < 0 || (size_t)n >= sizeof written)
+        return io_error(t, "the path is too long", ENAMETOOLONG, err);
+    return t->check(t->ctx, written, err);
+}
+
 static mpr_status commit(Target *t, const Piece *pieces, int n, Err *err)
 {
     int fd = open_temp(t);
     if (fd < 0) return io_error(t, "a temporary file beside it cannot be made", errno, err);
     mpr_status status = fill(t, fd, pieces, n, err);
     if (close(fd) != 0 && status == MPR_OK) status = io_error(t, "closing failed", errno, err);
+    if (status == MPR_OK && t->check) status = run_check(t, err);
     if (status == MPR_OK && renameat(t->dir, t->temp, t->dir, t->name) != 0)
         status = io_error(t, "renaming into place failed", errno, err);
     if (status != MPR_OK) {
@@ -111,14 +124,20 @@ static mpr_status commit(Target *t, const Piece *pieces, int n, Err *err)
                : io_error(t, "the folder did not reach the disk (fsync)", errno, err);
 }
 
-mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err)
+mpr_status mpri_write_pieces_checked(const char *path, const Piece *pieces, int n,
+                                     WriteCheck check, void *ctx, Err *err)
 {
-    Target t = {.path = path, .dir = -1};
+    Target t = {.path = path, .dir = -1, .check = check, .ctx = ctx};
     for (int i = 0; i < n; i++) t.total += pieces[i].n;
     mpr_status status = open_folder(&t, err);
     if (status == MPR_OK) status = commit(&t, pieces, n, err);
     if (t.dir >= 0) close(t.dir);
     return status;
+}
+
+mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err)
+{
+    return mpri_write_pieces_checked(path, pieces, n, NULL, NULL, err);
 }
 
 mpr_status mpri_write_file_atomic(const char *path, const void *bytes, size_t n, Err *err)

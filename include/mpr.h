@@ -529,7 +529,7 @@ MPR_API MPR_MUST_USE mpr_status mpr_session_vjp(mpr_model *model, const mpr_tens
 
 typedef struct mpr_convert_options {
     size_t size;
-    mpr_dtype to;                 /* MPR_FLOAT16, MPR_BFLOAT16 */
+    mpr_dtype to;                 /* MPR_FLOAT16, MPR_BFLOAT16; MPR_FLOAT32: the way back */
     const char *mode;             /* "train" (default): FP32 weights stay, casts are inserted */
     const char *autocast_profile; /* NULL: torch-cuda */
     const char *const *keep_fp32;
@@ -541,7 +541,8 @@ typedef struct mpr_convert_result {
     bool changed;
 } mpr_convert_result;
 /* Write a mixed-precision copy of the model's file. Checked by an own type check before it is renamed into
- * place; graph inputs, outputs and initializers keep their types. */
+ * place; graph inputs, outputs and initializers keep their types. What is added is marked, and a later
+ * conversion takes it out first: running twice gives the same bytes, MPR_FLOAT32 gives the original. */
 MPR_API MPR_MUST_USE mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_options *options, mpr_convert_result *result);
 
 typedef enum mpr_inspect_what {

@@ -98,10 +98,10 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
 {
     mpr_convert_options o;
     TRY(mpri_take_options(&o, sizeof(o), given, "mpr_convert_options", err));
-    if (!mpri_dtype_is_low(o.to)) {
-        mpri_err_set(err, MPR_E_USAGE, "convert to %s; allowed are float16 and bfloat16",
+    if (!mpri_dtype_is_low(o.to) && o.to != MPR_FLOAT32) {
+        mpri_err_set(err, MPR_E_USAGE, "convert to %s; allowed are float16, bfloat16 and float32",
                      mpri_dtype_long(o.to));
-        return mpri_err_advice(err, "use --to fp16 or --to bf16");
+        return mpri_err_advice(err, "use --to fp16, --to bf16, or --to fp32 for the way back");
     }
     if (o.mode && strcmp(o.mode, "train")) {
         mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed is train",

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/train/json_read.h"
+
 mpr_status mpri_scaler_save(mpr_scaler *sc, char **json, Err *err)
 {
     *json = NULL;
@@ -42,20 +44,6 @@ mpr_status mpri_scaler_save(mpr_scaler *sc, char **json, Err *err)
     return MPR_OK;
 }
 
-#if MPR_MINIMAL
-
-mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)
-{
-    (void)sc;
-    (void)json;
-    mpri_err_set(err, MPR_E_USAGE, "this build cannot read JSON");
-    return mpri_err_advice(err, "build the library without MPR_MINIMAL");
-}
-
-#else
-
-#include <jansson.h>
-
 static mpr_status invalid(Err *err, const char *key, const char *what)
 {
     mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler: '%s' %s", key, what);
@@ -64,33 +52,33 @@ static mpr_status invalid(Err *err, const char *key, const char *what)
 }
 
 /* A number, or "inf". Absent: *value stays, unless needed. */
-static mpr_status read_number(const json_t *root, const char *key, bool needed, double *value,
+static mpr_status read_number(const JsonObject *root, const char *key, bool needed, double *value,
                               Err *err)
 {
-    const json_t *v = json_object_get(root, key);
+    const JsonItem *v = mpri_json_find(root, key);
     if (!v) return needed ? invalid(err, key, "is missing") : MPR_OK;
-    if (json_is_string(v) && !strcmp(json_string_value(v), "inf")) {
+    if (v->kind == JSON_KIND_STRING && v->size == 3 && !memcmp(v->text, "inf", 3)) {
         *value = INFINITY;
         return MPR_OK;
     }
-    if (!json_is_number(v)) return invalid(err, key, "is not a number");
-    *value = json_number_value(v);
+    if (v->kind != JSON_KIND_NUMBER && v->kind != JSON_KIND_WHOLE)
+        return invalid(err, key, "is not a number");
+    *value = v->number;
     return MPR_OK;
 }
 
-static mpr_status read_count(const json_t *root, const char *key, bool needed, int64_t limit,
+static mpr_status read_count(const JsonObject *root, const char *key, bool needed, int64_t limit,
                              int64_t *value, Err *err)
 {
-    const json_t *v = json_object_get(root, key);
+    const JsonItem *v = mpri_json_find(root, key);
     if (!v) return needed ? invalid(err, key, "is missing") : MPR_OK;
-    if (!json_is_integer(v)) return invalid(err, key, "is not a whole number");
-    if (json_integer_value(v) < 0 || json_integer_value(v) > limit)
-        return invalid(err, key, "is out of range");
-    *value = json_integer_value(v);
+    if (v->kind != JSON_KIND_WHOLE) return invalid(err, key, "is not a whole number");
+    if (v->whole < 0 || v->whole > limit) return invalid(err, key, "is out of range");
+    *value = v->whole;
     return MPR_OK;
 }
 
-static mpr_status load_root(mpr_scaler *sc, const json_t *root, Err *err)
+static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
 {
     mpr_scaler_options o = sc->o;
     double scale = 0, growth = 0, backoff = 0, min = o.min_scale, max = o.max_scale;
@@ -111,8 +99,8 @@ static mpr_status load_root(mpr_scaler *sc, const json_t *root, Err *err)
     TRY(read_count(root, "skips", false, INT64_MAX, &skips, err));
     TRY(read_count(root, "updates", false, INT64_MAX, &updates, err));
     TRY(read_count(root, "empty", false, INT64_MAX, &empty, err));
-    const json_t *constant = json_object_get(root, "constant");
-    if (constant) o.constant = json_is_true(constant);
+    const JsonItem *constant = mpri_json_find(root, "constant");
+    if (constant) o.constant = constant->kind == JSON_KIND_TRUE;
     o.growth_factor = growth;
     o.backoff_factor = backoff;
     o.growth_interval = (int32_t)interval;
@@ -141,25 +129,17 @@ static mpr_status load_root(mpr_scaler *sc, const json_t *root, Err *err)
 mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)
 {
     if (sc->o.disabled) return MPR_OK;
-    json_error_t why;
-    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &why);
-    if (!root || !json_is_object(root)) {
-        json_decref(root);
+    JsonObject root;
+    if (!mpri_json_read(&root, json)) {
         mpri_err_set(err, MPR_E_CHECKPOINT, "state of the loss scaler is not a JSON object: %s",
-                     root ? "another type" : why.text);
+                     root.problem);
         return mpri_err_advice(err,
                                "pass what mpr_scaler_save or torch's GradScaler.state_dict gave");
     }
-    mpr_status status;
-    if (!json_object_size(root)) {
+    if (!root.n) {
         mpri_err_set(err, MPR_E_CHECKPOINT,
                      "the state is empty: it comes from a disabled loss scaler");
-        status = mpri_err_advice(err, "start the scaler afresh (--fresh-scaler)");
-    } else {
-        status = load_root(sc, root, err);
+        return mpri_err_advice(err, "start the scaler afresh (--fresh-scaler)");
     }
-    json_decref(root);
-    return status;
+    return load_root(sc, &root, err);
 }
-
-#endif

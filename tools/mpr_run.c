@@ -53,6 +53,13 @@ static int run(Cli *cli)
     if (grads_file && !cli_text(cli, "vjp") && !o.loss) return cli_usage(cli, "add --vjp COT.npz or --loss KIND", "--grads needs something to differentiate");
     if (cli->n_args != 1) return cli_usage(cli, "mpr-run MODEL.onnx --inputs IN.npz", "expected one MODEL, found %d", cli->n_args);
     if (!cli_text(cli, "inputs")) return cli_usage(cli, "give an npz with one member per input", "--inputs is missing");
+    for (int i = 0; i < 6 && !bad; i++) {
+        const char *flag = i % 2 ? "grads" : "outputs";
+        const char *input = i < 2 ? cli->args[0] : cli_text(cli, i < 4 ? "inputs" : "vjp");
+        bad = cli_keep_input(cli, flag, cli_text(cli, flag), input);
+    }
+    if (bad) return bad;
+    if (out_file && grads_file && !strcmp(out_file, grads_file)) return cli_usage(cli, "give each its own file", "--outputs and --grads are both %s", out_file);
 
     mpr_model_options mo = {.size = sizeof mo, .tie = o.tie, .untie = o.untie};
     if (mpr_model_load(cli->ctx, cli->args[0], &mo, &model) != MPR_OK) { code = cli_fail(cli, cli->ctx); goto done; }

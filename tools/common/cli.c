@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/text.h"
@@ -135,6 +136,16 @@ int cli_usage(const Cli *cli, const char *advice, const char *fmt, ...)
     return print_error(cli, (mpr_error){MPR_E_USAGE, text, "command line", advice ? advice : ""});
 }
 
+int cli_keep_input(const Cli *cli, const char *flag, const char *output, const char *input)
+{
+    struct stat out, in;
+    if (!output || !input || stat(output, &out) || stat(input, &in)) return 0;
+    if (out.st_dev != in.st_dev || out.st_ino != in.st_ino) return 0;
+    return cli_usage(cli, "write to another file",
+                     "--%s: %s is the same file as the input %s, which is not overwritten", flag,
+                     output, input);
+}
+
 int cli_finish(const Cli *cli, int code)
 {
     if (fflush(stdout) || ferror(stdout)) {
@@ -183,6 +194,7 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
     CliValue *v = &cli->values[i];
     int64_t n;
     double d;
+    if (!*text && !strcmp(origin, "command line")) return bad_value(cli, row, text, origin, row->choices ? row->choices : "a value");
     if (row->kind == CLI_FLAG) {
         bool yes = !strcasecmp(text, "true") || !strcmp(text, "1") || !strcasecmp(text, "yes");
         bool no = !strcasecmp(text, "false") || !strcmp(text, "0") || !strcasecmp(text, "no");
@@ -263,6 +275,29 @@ static int read_environment(Cli *cli)
 
 /* ---- the command line ---- */
 
+static bool is_flag(const char *word)
+{
+    return !strncmp(word, "--", 2) || (word[0] == '-' && isalpha((unsigned char)word[1]));
+}
+
+/* A flag is never another flag's value: `-o --json` has lost its folder. */
+static int need_value(const Cli *cli, const CliRow *row, const char *next)
+{
+    char advice[256];
+    if (next && !is_flag(next)) return 0;
+    snprintf(advice, sizeof advice, "write --%s=%s", row->name, row->arg ? row->arg : "VALUE");
+    return cli_usage(cli, advice, "command line: --%s takes a value, found %s", row->name,
+                     next ? mpri_err_name(next) : "none");
+}
+
+/* The row of a lone short flag such as -o, or NULL. */
+static const CliRow *short_row(const Cli *cli, const char *word)
+{
+    for (int i = 0; word[0] == '-' && word[1] && !word[2] && i < cli->n_rows; i++)
+        if (cli->rows[i].short_name == word[1]) return &cli->rows[i];
+    return NULL;
+}
+
 /* '_' -> '-' in long flag names; values of lists become repeated flags; --flag=value of a boolean. */
 static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_out)
 {
@@ -274,6 +309,11 @@ static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_
     v[n++] = argv[0];
     for (int i = 1; i < argc; i++) {
         char *word = argv[i];
+        const CliRow *brief = plain ? NULL : short_row(cli, word);
+        if (brief && brief->kind != CLI_FLAG) {
+            int code = need_value(cli, brief, argv[i + 1]);
+            if (code) { free(v); return code; }
+        }
         if (plain || word[0] != '-' || word[1] != '-') { v[n++] = word; continue; }
         if (!word[2]) { plain = true; v[n++] = word; continue; }
         char *flag = keep(cli, "", word);
@@ -292,14 +332,17 @@ static int normalise(Cli *cli, int argc, char **argv, const char ***out, int *n_
             v[n++] = eq + 1;
         } else if (cli->rows[row].kind == CLI_LIST) {
             int taken = 0;
-            while (i + 1 < argc && strncmp(argv[i + 1], "--", 2) && !(argv[i + 1][0] == '-' && isalpha((unsigned char)argv[i + 1][1]))) {
+            while (i + 1 < argc && !is_flag(argv[i + 1])) {
                 v[n++] = name;
                 v[n++] = argv[++i];
                 taken++;
             }
-            if (!taken) v[n++] = name;
+            if (!taken) { int code = need_value(cli, &cli->rows[row], argv[i + 1]); free(v); return code; }
         } else {
+            int code = need_value(cli, &cli->rows[row], argv[i + 1]);
+            if (code) { free(v); return code; }
             v[n++] = name;
+            v[n++] = argv[++i];
         }
     }
     v[n] = NULL;
@@ -367,7 +410,7 @@ static void print_help(const Cli *cli)
         char left[256];
         if (strcmp(group, r->group)) printf("\n%s\n", group = r->group);
         int k = r->short_name ? snprintf(left, sizeof left, "  -%c, --%s", r->short_name, r->name) : snprintf(left, sizeof left, "      --%s", r->name);
-        if (r->kind != CLI_FLAG) snprintf(left + k, sizeof left - (size_t)k, " %s%s", r->choices && strlen(r->choices) < 30 ? r->choices : r->arg ? r->arg : "X", r->kind == CLI_LIST ? "…" : "");
+        if (r->kind != CLI_FLAG) snprintf(left + k, sizeof left - (size_t)k, " %s%s", r->choices && strlen(r->choices) < 30 ? r->choices : r->arg ? r->arg : "X", r->kind == CLI_LIST && !(r->arg && strstr(r->arg, "…")) ? "…" : "");
         int wide = columns(left);
         if (wide > 44) printf("%s\n%45s%s", left, "", r->help);
         else printf("%s%*s%s", left, 45 - wide, "", r->help);

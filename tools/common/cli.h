@@ -65,6 +65,8 @@ mpr_dtype cli_precision(Cli *cli, int *bad);
 /* Print the error of a failed call in the agreed form; returns the exit code. */
 int cli_fail(const Cli *cli, const void *handle);
 int cli_usage(const Cli *cli, const char *advice, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Usage error when an output of --flag is a file that the tool reads; either may be NULL. */
+int cli_keep_input(const Cli *cli, const char *flag, const char *output, const char *input);
 /* Flush and check stdout: a full disk or a closed pipe is exit 5. */
 int cli_finish(const Cli *cli, int code);
 void cli_free(Cli *cli);

@@ -90,6 +90,17 @@ static mpr_status run_window(mpr_trainer *t, bool *ran, bool *epoch_over, Err *e
 
 /* ---- what happens around a step ---- */
 
+/* A save that the disk refuses costs that checkpoint, not the training: the older ones are whole. */
+static mpr_status save_on_the_way(mpr_trainer *t, Err *err)
+{
+    mpr_status status = mpri_trainer_save(t, err);
+    if (status != MPR_E_IO) return status;
+    mpri_log(&t->ctx->log, MPR_LOG_WARNING, "step %lld: checkpoint not saved, training goes on: %s",
+             (long long)t->p->steps, err->message);
+    mpri_err_clear(err);
+    return MPR_OK;
+}
+
 static mpr_status after_save_or_eval(mpr_trainer *t, bool evaluate, bool save, Err *err)
 {
     bool improved = false;
@@ -104,7 +115,7 @@ static mpr_status after_save_or_eval(mpr_trainer *t, bool evaluate, bool save, E
             t->requests |= MPR_STOP;
         }
     }
-    return save ? mpri_trainer_save(t, err) : MPR_OK;
+    return save ? save_on_the_way(t, err) : MPR_OK;
 }
 
 /* Calm about the scale: the start-up search is one line, later back-offs are a line each. */

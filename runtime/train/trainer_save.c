@@ -177,6 +177,8 @@ mpr_status mpri_trainer_save(mpr_trainer *t, Err *err)
     int64_t step = t->p->steps;
     const char *path = checkpoint_path(t, step);
     if (!path) return mpri_err_nomem(err, 0);
+    char best_before[sizeof(t->best_checkpoint)];
+    memcpy(best_before, t->best_checkpoint, sizeof(best_before));
     if (t->at.has_best && t->at.best_step == step)
         snprintf(t->best_checkpoint, sizeof(t->best_checkpoint), "%s", path);
     Text extra;
@@ -185,6 +187,8 @@ mpr_status mpri_trainer_save(mpr_trainer *t, Err *err)
     mpr_status status = extra.failed ? mpri_err_nomem(err, extra.cap)
                                      : mpri_checkpoint_save(t->p, path, extra.text, err);
     mpri_text_free(&extra);
+    if (status != MPR_OK) /* a checkpoint that is not there must not be the best one */
+        memcpy(t->best_checkpoint, best_before, sizeof(best_before));
     TRY(status);
     TRY(prune(t, step, err));
     if (t->call.on_save) t->requests |= t->call.on_save(t->call.user, path);

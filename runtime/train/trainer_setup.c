@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define OPTION(id) mpri_option_text(t->o, OPT_##id)
 
@@ -231,9 +232,34 @@ static mpr_status join(mpr_trainer *t, Err *err)
     return mpri_prepare(t->s, t->opt, t->train, t->schedule, &po, &t->p, err);
 }
 
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The export comes last: that it would fall on an input must not be found after the training. */
+static mpr_status check_export(const mpr_trainer *t, Err *err)
+{
+    const char *to = OPTION(EXPORT), *input = NULL;
+    const OptionId lists[] = {OPT_TRAIN_DATA, OPT_EVAL_DATA};
+    if (!to || !*to) return MPR_OK;
+    if (t->model->m->path && same_file(to, t->model->m->path)) input = t->model->m->path;
+    for (int i = 0; i < 2; i++) {
+        const char *const *files = mpri_option_list(t->o, lists[i]);
+        for (; files && *files; files++)
+            if (same_file(to, *files)) input = *files;
+    }
+    if (!input) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "export %s is the same file as the input %s",
+                 mpri_err_name(to), mpri_err_name(input));
+    return mpri_err_advice(err, "write to another file");
+}
+
 static mpr_status set_up(mpr_trainer *t, Err *err)
 {
     TRY(mpri_options_check(t->o, err));
+    TRY(check_export(t, err));
     if (!mpri_option_list(t->o, OPT_TRAIN_DATA) && !mpri_option_here(t->o, OPT_SYNTHETIC) &&
         !t->call.on_batch) {
         mpri_err_set(err, MPR_E_USAGE, "no training data: train-data is not set");

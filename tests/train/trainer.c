@@ -391,6 +391,44 @@ static void pruning_and_patience(void **state)
     remove_folder(run.out);
 }
 
+/* The export comes last, so that it would fall on an input is found before the first step. */
+static void export_spares_inputs(void **state)
+{
+    (void)state;
+    char path[600];
+    snprintf(path, sizeof(path), "%s", test_data("digits/train.npz"));
+    const char *flags[] = {"export", path, NULL};
+    Run run = {0};
+    run_named(&run, "export");
+    train(&run, 1, false, flags);
+    assert_int_equal(run.status, MPR_E_USAGE);
+    assert_non_null(strstr(run.error, "same file as the input"));
+    assert_int_not_equal(access(run.out, F_OK), 0);
+}
+
+/* A save that fails (its place is taken by a file) costs that checkpoint and nothing else. */
+static void failed_save_goes_on(void **state)
+{
+    (void)state;
+    static const char *const flags[] = {"save-strategy", "steps", "save-steps", "2",
+                                        "max-steps",     "6",     NULL};
+    char path[128];
+    Run run = {0};
+    run_named(&run, "nosave");
+    assert_int_equal(mkdir(run.out, 0777), 0);
+    snprintf(path, sizeof(path), "%s/checkpoint-4", run.out);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fclose(f);
+    train(&run, 1, false, flags);
+    succeeded(&run);
+    assert_int_equal(run.result.steps, 6);
+    assert_int_equal(run.saves, 2);
+    snprintf(path, sizeof(path), "%s/checkpoint-6/state.json", run.out);
+    assert_int_equal(access(path, F_OK), 0);
+    remove_folder(run.out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +438,8 @@ int main(void)
         cmocka_unit_test(diverges),
         cmocka_unit_test(refuses_contradictions),
         cmocka_unit_test(pruning_and_patience),
+        cmocka_unit_test(export_spares_inputs),
+        cmocka_unit_test(failed_save_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

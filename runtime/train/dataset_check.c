@@ -91,7 +91,7 @@ static mpr_status check_range(const DataArray *a, InputRange r, int64_t ignore, 
                      mpri_err_name(a->key), (long long)row_of(&a->t, i), (long long)v,
                      (long long)r.low, (long long)(r.high - 1),
                      r.labels ? " and the ignore index" : "");
-        return mpri_err_advice(err, r.labels ? "mend the labels, or set ignore_index"
+        return mpri_err_advice(err, r.labels ? "mend the labels, or set --ignore-index"
                                              : "use the tokenizer that the model was made with");
     }
     return MPR_OK;
@@ -105,7 +105,8 @@ static mpr_status check_finite(const DataArray *a, Err *err)
     mpri_err_set(err, MPR_E_DATA, "'%s': row %lld holds %s", mpri_err_name(a->key),
                  (long long)row_of(&a->t, at),
                  mpri_print_f64(text, mpri_load_f64(a->t.dtype, a->t.data, at)));
-    return mpri_err_advice(err, "mend the data, or let such features through with allow_nonfinite");
+    return mpri_err_advice(err, "mend the data, or let such features through with "
+                                "--allow-nonfinite");
 }
 
 mpr_status mpri_data_check(const mpr_session *s, const DataArray *a, bool allow_nonfinite,

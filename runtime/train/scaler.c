@@ -342,10 +342,10 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
     }
     mpri_err_set(err, MPR_E_NONFINITE,
                  "training diverged: %d steps in a row were skipped for gradients that are not "
-                 "finite (allowed %d); "
-                 "last loss scales %s, now %s%s%s",
-                 sc->skips_in_row, sc->o.max_consecutive_skips, scales,
-                 mpri_print_f32(number, sc->scale), sc->first_bad[0] ? "; first bad tensor: " : "",
+                 "finite (allowed %d); %s%s%s %s%s%s",
+                 sc->skips_in_row, sc->o.max_consecutive_skips,
+                 sc->n_history ? "last loss scales " : "", scales,
+                 sc->n_history ? ", now" : "the loss scale is", mpri_print_f32(number, sc->scale), sc->first_bad[0] ? "; first bad tensor: " : "",
                  sc->first_bad);
     return mpri_err_advice(err, "lower the learning rate, look at the data, or keep the named "
                                 "operator in fp32; weights are those of the last good step");

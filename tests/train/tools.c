@@ -19,6 +19,8 @@ static const Case cases[] = {
     {"mpr-train", "MODEL --train-data --json", "MPR_E_USAGE", "train-data"},
     {"mpr-train", "MODEL --json --learning-rate=", "MPR_E_USAGE", "learning-rate"},
     {"mpr-train", "MODEL --json --fp16=", "MPR_E_USAGE", "fp16"},
+    {"mpr-train", "MODEL --json --threads 2x", "MPR_E_USAGE", "2x"},
+    {"mpr-run", "MODEL --json --threads 2x", "MPR_E_USAGE", "2x"},
     {"mpr-run", "MODEL --json --inputs=", "MPR_E_USAGE", "inputs"},
     {"mpr-run", "MODEL --json --inputs ''", "MPR_E_USAGE", "inputs"},
     {"mpr-run", "MODEL --json --inputs DATA --outputs MODEL", "MPR_E_USAGE", "same file"},
@@ -45,26 +47,37 @@ static void expand(char *out, size_t size, const char *words)
     out[n] = 0;
 }
 
+static void check(const Case *c)
+{
+    const char *build = getenv("MPR_TEST_BUILD");
+    char tool[1024], words[2048], command[4096], line[4096], last[4096] = "";
+    snprintf(tool, sizeof(tool), "%s/%s", build ? build : ".", c->tool);
+    if (access(tool, X_OK) != 0) skip();
+    expand(words, sizeof(words), c->words);
+    snprintf(command, sizeof(command), "'%s' %s 2>&1 >/dev/null", tool, words);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f)) memcpy(last, line, sizeof(last));
+    int status = pclose(f);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !strstr(last, c->code) ||
+        !strstr(last, c->says) || strncmp(last, "{\"error\":{", 10))
+        fail_msg("%s %s: status %d, %s", c->tool, c->words, status, last);
+}
+
 static void refusals(void **state)
 {
     (void)state;
-    const char *build = getenv("MPR_TEST_BUILD");
-    char tool[1024], words[2048], command[4096], line[4096], last[4096];
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        const Case *c = &cases[i];
-        snprintf(tool, sizeof(tool), "%s/%s", build ? build : ".", c->tool);
-        if (access(tool, X_OK) != 0) skip();
-        expand(words, sizeof(words), c->words);
-        snprintf(command, sizeof(command), "'%s' %s 2>&1 >/dev/null", tool, words);
-        FILE *f = popen(command, "r");
-        assert_non_null(f);
-        last[0] = 0;
-        while (fgets(line, sizeof(line), f)) memcpy(last, line, sizeof(last));
-        int status = pclose(f);
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !strstr(last, c->code) ||
-            !strstr(last, c->says) || strncmp(last, "{\"error\":{", 10))
-            fail_msg("%s %s: status %d, %s", c->tool, c->words, status, last);
-    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) check(&cases[i]);
+}
+
+/* The options of all tools come from MPR_* in mpr-train as well, whose own ones the library reads. */
+static void environment(void **state)
+{
+    (void)state;
+    setenv("MPR_THREADS", "3x", 1);
+    check(&(Case){"mpr-train", "MODEL --json --synthetic 8", "MPR_E_USAGE", "MPR_THREADS"});
+    check(&(Case){"mpr-run", "MODEL --json --inputs DATA", "MPR_E_USAGE", "MPR_THREADS"});
+    unsetenv("MPR_THREADS");
 }
 
 /* The files that the refusals name are the tests' own data: they are as they were. */
@@ -82,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
+        cmocka_unit_test(environment),
         cmocka_unit_test(inputs_untouched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

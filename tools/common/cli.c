@@ -194,6 +194,7 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
     CliValue *v = &cli->values[i];
     int64_t n;
     double d;
+    bool checked = !cli->library_options || !strcmp(row->group, "common"); /* else by the library */
     if (!*text && !strcmp(origin, "command line")) return bad_value(cli, row, text, origin, row->choices ? row->choices : "a value");
     if (row->kind == CLI_FLAG) {
         bool yes = !strcasecmp(text, "true") || !strcmp(text, "1") || !strcasecmp(text, "yes");
@@ -201,8 +202,8 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
         if (!yes && !no) return bad_value(cli, row, text, origin, "true or false");
         text = yes ? "true" : "false";
     }
-    if (row->kind == CLI_INT && !cli->library_options && !mpri_parse_i64(text, &n)) return bad_value(cli, row, text, origin, "a whole number");
-    if (row->kind == CLI_FLOAT && !cli->library_options && !mpri_parse_f64(text, &d)) return bad_value(cli, row, text, origin, "a number");
+    if (row->kind == CLI_INT && checked && !mpri_parse_i64(text, &n)) return bad_value(cli, row, text, origin, "a whole number");
+    if (row->kind == CLI_FLOAT && checked && !mpri_parse_f64(text, &d)) return bad_value(cli, row, text, origin, "a number");
     if (row->choices && !in_choices(row->choices, text)) return bad_value(cli, row, text, origin, row->choices);
     v->text = keep(cli, "", text);
     v->set = true;
@@ -259,6 +260,7 @@ static int read_environment(Cli *cli)
 {
     for (int i = 0; i < cli->n_rows; i++) {
         char name[128] = "MPR_";
+        if (cli->library_options && strcmp(cli->rows[i].group, "common")) continue;
         size_t k = 4;
         for (const char *p = cli->rows[i].name; *p && k + 1 < sizeof name; p++)
             name[k++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
@@ -498,7 +500,7 @@ int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
     /* the config file is weaker than environment and flags, so find it first */
     for (int i = 1; i + 1 < n && !code && !cli->library_options; i++)
         if (!strcmp(words[i], "--config")) code = read_config(cli, words[i + 1]);
-    if (!code && !cli->library_options) code = read_environment(cli);
+    if (!code) code = read_environment(cli);
     if (!code) code = parse_flags(cli, n, words);
     free(words);
     if (code) return code;

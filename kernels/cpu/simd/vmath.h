@@ -52,8 +52,8 @@ VF_FN vf vf_log(vf x)
     const vf inf = vf_set1(INFINITY);
     vm tiny = vm_lt(x, vf_set1(1.17549435e-38f));
     vf y = vf_blend(tiny, x * vf_set1(8388608.0f), x);
-    /* y = m 2^n with m in [sqrt 1/2, sqrt 2) */
-    vi u = (vi)y - vi_set1(0x3f3504f3);
+    /* y = m 2^n with m in [sqrt 1/2, sqrt 2); |y|, as the bits of a negative y would overflow */
+    vi u = (vi)vf_abs(y) - vi_set1(0x3f3504f3);
     vf n = vf_from_vi(u >> 23) - vf_blend(tiny, vf_set1(23.0f), vf_zero());
     vf f = (vf)((u & vi_set1(0x007fffff)) + vi_set1(0x3f3504f3)) - vf_set1(1.0f);
     vf z = f * f;

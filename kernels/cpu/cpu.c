@@ -1,14 +1,15 @@
 /* The list of kernel families. A family `x` is kernels/cpu/simd/x.c, which defines its rows as
  *   const KernelTable MPRI_NAME(cpu_x) = { rows, count };
- * once per instruction set. Order: fastest instruction set first; families do not overlap. */
+ * once per instruction set. Order: fastest instruction set first; within one, the family
+ * that takes fewer cases stands first. */
 #include "kernels/cpu/cpu.h"
 
 #include <pthread.h>
 
 #define CPU_FAMILIES(X, isa)                                                                  \
-    X(matmul, isa) X(conv, isa) X(elementwise, isa) X(cast, isa) X(reduce, isa)               \
-    X(softmax, isa) X(norm, isa) X(loss, isa) X(layout, isa) X(index, isa) X(dropout, isa)    \
-    X(update, isa)
+    X(matmul, isa) X(conv_depthwise, isa) X(conv, isa) X(elementwise, isa) X(cast, isa)       \
+    X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa) X(layout, isa) X(index, isa)     \
+    X(dropout, isa) X(update, isa)
 
 #if defined(__x86_64__)
 #define CPU_ALL(X) CPU_FAMILIES(X, avx512) CPU_FAMILIES(X, avx2) CPU_FAMILIES(X, generic)

@@ -24,6 +24,7 @@ static const Case cases[] = {
     {1, 4, 9, 40, 6, 3, 3, 1, 1, 2, 1, {2, 2, 2, 2}, NULL},
     {2, 6, 7, 21, 6, 3, 3, 1, 1, 1, 6, {1, 1, 1, 1}, NULL}, /* depthwise */
     {2, 6, 8, 8, 12, 3, 3, 2, 2, 1, 6, {1, 1, 1, 1}, NULL},
+    {2, 3, 0, 2100, 6, 1, 5, 1, 1, 2, 3, {0, 4, 0, 4}, NULL},
     {2, 5, 6, 7, 9, 1, 1, 1, 1, 1, 1, {0}, NULL}, /* no gathering */
     {2, 5, 6, 7, 9, 1, 1, 2, 2, 1, 1, {0}, NULL},
     {2, 40, 0, 30, 24, 1, 3, 1, 1, 1, 1, {0, 1, 0, 1}, NULL}, /* one dim, as in front of a speech
@@ -105,17 +106,20 @@ static void check(Arena *a, int op, const Built *b, const Tensor *in, int n_in, 
            largest = 1;
     for (int64_t i = 0; i < exact.n; i++)
         largest = fmax(largest, fabs(mpri_load_f64(MPR_FLOAT64, exact.data, i)));
+    int taken = 0;
     for (int r = 0; r < n - 1; r++) {
         Tensor first = test_tensor_new(a, like->dtype, like->rank, like->dims);
         KernelSig sig = {op, &b->params, n_in, 1, in, &first, 0};
-        assert_null(rows[r]->refuse(&sig));
+        if (rows[r]->refuse(&sig)) continue;
+        taken++;
         for (int t = 0; t < 3; t++) {
             Tensor out = test_tensor_new(a, like->dtype, like->rank, like->dims);
             assert_int_equal(test_kernel_run(a, rows[r], &b->params, n_in, in, 1, &out, pools[t],
                                              NULL),
                              MPR_OK);
             assert_true(test_tensor_guard(&out));
-            if (t == 0) first = out;
+            if (t == 0)
+                first = out;
             else
                 assert_memory_equal(first.data, out.data,
                                     (size_t)out.n * mpri_dtype_size(out.dtype));
@@ -128,6 +132,7 @@ static void check(Arena *a, int op, const Built *b, const Tensor *in, int n_in, 
                          rows[r]->name, (int)like->dtype, (int)i, (int)exact.n, f, e);
         }
     }
+    assert_true(taken > 0);
 }
 
 static void all_three(void **state)

@@ -22,12 +22,23 @@ static mpr_status check_options(InferCtx *c, int ratio)
     return MPR_OK;
 }
 
+/* Streams are numbered in the order of the Dropouts, whatever stands between them: a model draws
+ * alike with and without the Casts of a conversion. */
+static int64_t next_stream(const Graph *g)
+{
+    int64_t last = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        if (mpri_is(n, OP_Dropout) && ((const DropoutParams *)n->params)->stream > last)
+            last = ((const DropoutParams *)n->params)->stream;
+    return last + 1;
+}
+
 /* The first inference numbers the node's random stream. Clones of the graph keep the number: no two
  * nodes draw alike, and a node draws alike for every bound shape. */
 static mpr_status infer_dropout(InferCtx *c)
 {
     DropoutParams *p = c->n->params;
-    if (p->stream == 0) p->stream = c->n->id + 1;
+    if (p->stream == 0) p->stream = next_stream(c->g);
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
     TRY(check_options(c, 1));
     TRY(mpri_op_infer_same(c));

@@ -1,7 +1,8 @@
 /* The loss region. A loss that the file writes operator by operator would be judged operator by
  * operator: the squared error of two low tensors would be a low Mul. From the scalar loss back to
  * the last product, normalisation, parameter or input, everything is computed in f32, whatever the
- * profile says. */
+ * profile says. What the model shows as an output of its own is no part of the loss: it has one
+ * type, whether the loss stands in the file or is attached for training. */
 #include "passes/autocast.h"
 
 #include <string.h>
@@ -48,6 +49,15 @@ static bool log_of_sigmoid(const Node *n)
     return false;
 }
 
+/* A graph output, or the logits in front of a Sigmoid that is one. */
+static bool is_shown(const Value *v)
+{
+    if (v->n_outputs) return true;
+    for (const Use *u = v->uses; u; u = u->next)
+        if (mpri_is(u->user, OP_Sigmoid) && u->user->out[0]->n_outputs) return true;
+    return false;
+}
+
 void mpri_autocast_region(PassCtx *ctx, const Graph *g, bool *region)
 {
     const Node *loss = loss_node(g);
@@ -67,7 +77,7 @@ void mpri_autocast_region(PassCtx *ctx, const Graph *g, bool *region)
         }
         for (int k = 0; k < n->n_in; k++) {
             const Node *d = mpri_def(n->in[k]);
-            if (d && walked(ctx->o->profile, d)) region[d->id] = true;
+            if (d && !is_shown(n->in[k]) && walked(ctx->o->profile, d)) region[d->id] = true;
         }
     }
 }

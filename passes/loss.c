@@ -6,6 +6,7 @@
  * SoftmaxCrossEntropyLoss has its classes on axis 1; it becomes the same internal operator, so
  * there is one loss to differentiate. */
 #include <string.h>
+#include "passes/recover.h"
 #include "passes/rewrite.h"
 
 static mpr_status list_outputs(const Graph *g, Err *err)
@@ -69,6 +70,12 @@ static mpr_status rewrite_sce(Graph *g, Node *n, Err *err)
 }
 
 /* ---- losses made here ---- */
+
+/* The node that computes v, seen through the Casts of a mixed-precision file. */
+static Node *computed_by(Value *v)
+{
+    return mpri_def(mpri_match_through(NULL, v));
+}
 
 static mpr_status choose_logits(const PassOptions *o, Graph *g, Value **out, Err *err)
 {
@@ -136,7 +143,7 @@ static mpr_status cross_entropy(PassCtx *ctx, Builder *b, Value *logits, Value *
 {
     const PassOptions *o = ctx->o;
     if (logits->shape.rank < 1) return no_rank(logits, b->err);
-    if (mpri_is(mpri_def(logits), OP_Softmax))
+    if (mpri_is(computed_by(logits), OP_Softmax))
         mpri_log(ctx->log, MPR_LOG_WARNING,
                  "output '%s' is a Softmax, but cross-entropy takes logits: it is applied twice",
                  mpri_err_name(logits->name));
@@ -194,11 +201,12 @@ static mpr_status l1(PassCtx *ctx, Builder *b, Value *pred, Value **loss)
 static mpr_status bce_with_logits(PassCtx *ctx, Builder *b, Value *x, Value **loss)
 {
     Value *t;
-    if (mpri_is(mpri_def(x), OP_Sigmoid)) {
+    Node *sigmoid = computed_by(x);
+    if (mpri_is(sigmoid, OP_Sigmoid)) {
         mpri_log(ctx->log, MPR_LOG_NOTICE,
                  "output '%s' is a Sigmoid: the loss reads the logits in front of it",
                  mpri_err_name(x->name));
-        x = mpri_def(x)->in[0];
+        x = sigmoid->in[0];
     }
     TRY(targets(b, ctx->o, &x, &t));
     Value *one = mpri_build_scalar(b, MPR_FLOAT32, 1), *zero = mpri_build_scalar(b, MPR_FLOAT32, 0);

@@ -236,16 +236,28 @@ static mpr_status add_constant_node(Build *b, const FileNode *n, const char *lab
 
 /* ---- nodes */
 
-static Value *input_value(Build *b, const FileNode *n, int index, size_t k)
+/* A copy that its reader sees through a Cast gets a Cast of its own. */
+static mpr_status cast_copy(Build *b, const MergedCopy *copy, Value **v, Err *err)
+{
+    const NodeProto *cast = b->im->nodes[copy->cast].p;
+    CastParams p = {.to = mpri_import_attr(cast, "to")->i};
+    Node *n = mpri_node_create(b->g, NULL, b->g->ops->defs[OP_Cast], cast->name, &p, 1, v, 1);
+    if (!n) return mpri_err_nomem(err, sizeof *n);
+    *v = n->out[0];
+    return mpri_infer_node(b->g, n, err);
+}
+
+static mpr_status input_value(Build *b, const FileNode *n, int index, size_t k, Value **out,
+                              Err *err)
 {
     const char *name = n->p->input[k];
-    if (!name[0]) return NULL;
+    *out = NULL;
+    if (!name[0]) return MPR_OK;
     const MergedCopy *copy = mpri_ties_copy(b->ties, index, (int)k);
-    if (copy) {
-        Value *v = mpri_graph_find_value(b->g, copy->name);
-        if (v) return v;
-    }
-    return mpri_scope_find(b->scope, name)->value;
+    if (copy) *out = mpri_graph_find_value(b->g, copy->name);
+    if (!*out) *out = mpri_scope_find(b->scope, name)->value;
+    else if (copy->cast >= 0) return cast_copy(b, copy, out, err);
+    return MPR_OK;
 }
 
 static mpr_status gather_inputs(Build *b, int index, Draft *d, bool *whole, Err *err)
@@ -259,7 +271,7 @@ static mpr_status gather_inputs(Build *b, int index, Draft *d, bool *whole, Err 
     d->in = ARENA_ARRAY(&b->im->scratch, Value *, p->n_input + extra + DRAFT_SPARE_INPUTS);
     if (!d->in) return mpri_err_nomem(err, p->n_input * sizeof(Value *));
     for (size_t k = 0; k < p->n_input; k++) {
-        d->in[k] = input_value(b, d->node, index, k);
+        TRY(input_value(b, d->node, index, k, &d->in[k], err));
         if (p->input[k][0]) d->n_in = (int)k + 1;
         *whole &= d->in[k] || !p->input[k][0];
     }

@@ -219,6 +219,34 @@ static mpr_status insert_initializer(Export *x, const MergedCopy *c, const Sourc
     return mpri_export_edit_text(x, body.at + body.len, 0, &text, err);
 }
 
+/* The Cast between a tensor and its reader once more, for the reader's own copy. *out: what the
+ * reader reads. */
+static mpr_status insert_cast(Export *x, const MergedCopy *c, const char **out, Err *err)
+{
+    const Source *s = x->m->source;
+    Span cast = s->nodes[c->cast].body;
+    Text node, text;
+    WireField f, own;
+    size_t pos = cast.at;
+    /* the ending tells the converter that the Cast was one of its own */
+    bool ours = mpri_wire_find(s->bytes, cast, 3, &own) &&
+                memmem(s->bytes + own.body.at, own.body.len, "__mpr_", 6);
+    char *name = mpri_arena_printf(&x->arena, ours ? "%s__mpr_cast" : "%s_cast", c->name);
+    if (!name) return mpri_err_nomem(err, strlen(c->name));
+    mpri_text_init(&node, x->alloc);
+    mpri_text_init(&text, x->alloc);
+    while (mpri_wire_next(s->bytes, cast.at + cast.len, &pos, &f) == WIRE_OK) {
+        const char *to = f.number == 1 ? c->name : f.number == 2 || f.number == 3 ? name : NULL;
+        if (to) mpri_wire_put_bytes(&node, f.number, to, strlen(to));
+        else mpri_text_bytes(&node, s->bytes + f.tagged.at, f.tagged.len);
+    }
+    mpri_wire_put_bytes(&text, 1, node.text, node.len);
+    text.failed = text.failed || node.failed;
+    mpri_text_free(&node);
+    *out = name;
+    return mpri_export_edit_text(x, s->nodes[c->reader].tagged.at, 0, &text, err);
+}
+
 /* Renames the inputs of one reader: all its copies at once, as the node is encoded once. */
 static mpr_status rename_inputs(Export *x, const MergedCopy *c, int n, const bool *differs,
                                 Err *err)
@@ -229,8 +257,12 @@ static mpr_status rename_inputs(Export *x, const MergedCopy *c, int n, const boo
     const char **names = ARENA_ARRAY(&x->arena, const char *, inputs);
     if (!names) return mpri_err_nomem(err, (size_t)inputs * sizeof *names);
     bool any = false;
-    for (int i = 0; i < n; i++)
-        if (differs[i]) names[c[i].input] = c[i].name, any = true;
+    for (int i = 0; i < n; i++) {
+        if (!differs[i]) continue;
+        any = true;
+        names[c[i].input] = c[i].name;
+        if (c[i].cast >= 0) TRY(insert_cast(x, &c[i], &names[c[i].input], err));
+    }
     if (!any) return MPR_OK;
     Text text;
     mpri_text_init(&text, x->alloc);

@@ -45,6 +45,7 @@ typedef struct MergedCopy {
     const char *source; /* initializer that holds the value in the file */
     int identity;       /* file node index of the Identity that stood for it, or -1 */
     int reader, input;  /* else: file node index and input position of its reader */
+    int cast;           /* file node index of the Cast that the reader sees it through, or -1 */
 } MergedCopy;
 
 typedef struct LiftedConstant { /* a float Constant of more than one element */

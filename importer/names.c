@@ -65,32 +65,35 @@ static const char *folded_from(Import *im, const char *name)
     return f ? f->from : NULL;
 }
 
-static const Use *role_use(const Value *v, const char **role)
+static const char *role_of(const Use *u)
+{
+    const Node *n = u->user;
+    return mpri_param_role(n->op->flags & OPF_OPAQUE ? n->opaque_type : n->op->name, u->index);
+}
+
+/* The first reader in a role; behind the Casts of a mixed-precision file, two at most, as well. */
+static const Use *role_use(const Value *v, int casts)
 {
     const Use *best = NULL;
     for (const Use *u = v->uses; u; u = u->next) {
-        *role = mpri_param_role(
-            u->user->op->flags & OPF_OPAQUE ? u->user->opaque_type : u->user->op->name, u->index);
-        if (*role && (!best || u->user->id < best->user->id)) best = u;
+        const Use *found = role_of(u) ? u : NULL;
+        if (mpri_is(u->user, OP_Cast) && casts > 0) found = role_use(u->user->out[0], casts - 1);
+        if (found && (!best || found->user->id < best->user->id)) best = found;
     }
-    if (best)
-        *role = mpri_param_role(best->user->op->flags & OPF_OPAQUE ? best->user->opaque_type
-                                                                   : best->user->op->name,
-                                best->index);
     return best;
 }
 
 /* "/a/b/MatMul", weight -> "a.b.weight"; NULL when the reader has no such path. */
 static const char *from_path(Import *im, const Value *v)
 {
-    const char *role;
-    const Use *u = role_use(v, &role);
+    const Use *u = role_use(v, 2);
     if (!u) return NULL;
     const char *path = u->user->name;
     while (*path == '/') path++;
     const char *slash = strrchr(path, '/');
     if (!slash || slash == path) return NULL;
-    char *text = mpri_arena_printf(&im->scratch, "%.*s.%s", (int)(slash - path), path, role);
+    char *text = mpri_arena_printf(&im->scratch, "%.*s.%s", (int)(slash - path), path,
+                                   role_of(u));
     for (char *c = text; c && *c; c++)
         if (*c == '/') *c = '.';
     return text ? mpri_intern(im->names, text) : NULL;

@@ -164,23 +164,38 @@ static const char *type_of(const Node *n)
     return n->op->flags & OPF_OPAQUE ? n->opaque_type : n->op->name;
 }
 
+static bool float_cast(const Node *n)
+{
+    return mpri_is(n, OP_Cast) && mpri_dtype_is_float(n->in[0]->dtype) &&
+           mpri_dtype_is_float(n->out[0]->dtype);
+}
+
 static bool reads_product(const Node *n, int k)
 {
     static const char *const products[] = {"MatMul", "Gemm", "Conv", NULL};
     const Node *other = n->n_in == 2 ? mpri_def(n->in[1 - k]) : NULL;
+    while (float_cast(other)) other = mpri_def(other->in[0]);
     return other && named(type_of(other), products);
 }
 
-/* Read as the weight or bias of a layer, not merely as an operand. */
-static bool in_layer_slot(const Value *v)
+/* Read as the weight or bias of a layer, not merely as an operand; perhaps through the Casts of a
+ * mixed-precision file, of which there are two at most. */
+static bool read_in_slot(const Value *v, int casts)
 {
     for (const Use *u = v->uses; u; u = u->next) {
         const char *type = type_of(u->user);
+        if (float_cast(u->user) && casts > 0 && read_in_slot(u->user->out[0], casts - 1))
+            return true;
         if (!mpri_param_role(type, u->index)) continue;
         bool operand = !strcmp(type, "Add") || !strcmp(type, "Mul");
         if (!operand || reads_product(u->user, u->index)) return true;
     }
     return false;
+}
+
+static bool in_layer_slot(const Value *v)
+{
+    return read_in_slot(v, 2);
 }
 
 static bool is_candidate(const Value *v, bool lifted)

@@ -13,6 +13,7 @@ enum { DISTINCT_NEEDED = 16, SAMPLES = 8, LEADERS = 4 };
 
 typedef struct Read { /* one place where an initializer is read */
     int node, input;
+    int cast; /* node: the Cast it is read through, -1 none */
     int next; /* index of the next read of the same initializer, -1 none */
 } Read;
 
@@ -140,6 +141,19 @@ static bool same_transposed(const SourceTensor *a, const SourceTensor *b)
 
 /* ---- who reads what */
 
+/* The node is a Cast of a float initializer to another float type, as mixed-precision files have
+ * them: the initializer's definition, else NULL. */
+static const NameDef *cast_source(const Finder *f, int node)
+{
+    const FileNode *n = &f->im->nodes[node];
+    if (n->domain[0] || n->path[0] || strcmp(n->p->op_type, "Cast") != 0 || n->p->n_input != 1)
+        return NULL;
+    const NameDef *d = mpri_scope_find(f->scope, n->p->input[0]);
+    const AttributeProto *to = mpri_import_attr(n->p, "to");
+    if (!d || d->kind != DEF_INITIALIZER || !to || !mpri_dtype_is_float((DType)to->i)) return NULL;
+    return mpri_dtype_is_float((DType)f->im->src->tensors[d->index].data_type) ? d : NULL;
+}
+
 static mpr_status collect_reads(Finder *f)
 {
     Import *im = f->im;
@@ -155,9 +169,11 @@ static mpr_status collect_reads(Finder *f)
         const NodeProto *p = im->nodes[i].p;
         for (size_t k = 0; k < p->n_input; k++) {
             const NameDef *d = p->input[k][0] ? mpri_scope_find(f->scope, p->input[k]) : NULL;
+            int cast = d && d->kind == DEF_NODE ? d->index : -1;
+            if (cast >= 0) d = cast_source(f, cast);
             if (!d || d->kind != DEF_INITIALIZER) continue;
             int r = f->n_reads++;
-            f->reads[r] = (Read){i, (int)k, -1};
+            f->reads[r] = (Read){i, (int)k, cast, -1};
             if (f->last[d->index] < 0) f->first[d->index] = r;
             else f->reads[f->last[d->index]].next = r;
             f->last[d->index] = r;
@@ -244,7 +260,8 @@ static mpr_status split(Finder *f, int tensor, const char *why)
                                      .source = t->name,
                                      .identity = identity ? read->node : -1,
                                      .reader = read->node,
-                                     .input = identity ? -1 : read->input}));
+                                     .input = identity ? -1 : read->input,
+                                     .cast = read->cast}));
         made++;
     }
     if (made)
@@ -271,7 +288,8 @@ static mpr_status untie_aliases(Finder *f, int tensor)
             TRY(add_copy(f, (MergedCopy){.name = n->p->output[0],
                                          .source = f->im->src->tensors[tensor].name,
                                          .identity = f->reads[r].node,
-                                         .input = -1}));
+                                         .input = -1,
+                                         .cast = -1}));
     }
     return MPR_OK;
 }
@@ -480,6 +498,7 @@ static mpr_status save_for_export(Import *im, const Ties *t, Err *err)
     for (int i = 0; i < t->n_copies; i++) {
         if (copies[i].identity >= 0) copies[i].identity = im->nodes[copies[i].identity].origin;
         copies[i].reader = im->nodes[copies[i].reader].origin;
+        if (copies[i].cast >= 0) copies[i].cast = im->nodes[copies[i].cast].origin;
     }
     im->d->merged = copies;
     im->d->n_merged = t->n_copies;

@@ -16,6 +16,7 @@ typedef struct Conversion {
     const ImportedModel *given; /* the model of the caller */
     const ImportedModel *plain; /* without what an earlier run added */
     const ConvertOptions *o;
+    bool unlisted; /* the model has a list of marks that stays as it is */
     Export x;
     Text marks;
     uint8_t head[16];
@@ -66,7 +67,8 @@ static mpr_status assemble(Conversion *c)
     for (int i = 0; i < x->n_edits; i++) edits[i] = x->edits[i].edit;
     TRY(mpri_source_pieces(c->plain->source, edits, x->n_edits, c->pieces, &c->n_pieces, c->head,
                            c->err));
-    if (c->marks.len) c->pieces[c->n_pieces++] = (Piece){c->marks.text, c->marks.len};
+    if (c->marks.len && !c->unlisted)
+        c->pieces[c->n_pieces++] = (Piece){c->marks.text, c->marks.len};
     return MPR_OK;
 }
 
@@ -161,25 +163,42 @@ static mpr_status convert(Conversion *c, const char *path)
     return st;
 }
 
+/* The model without the marked nodes. Another program may have changed the file in a way that makes
+ * them a part of it; then they are treated as the model's own. */
+static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
+{
+    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
+    void *image;
+    int n = 0;
+    TRY(mpri_marks_strip(c->given->source, arena, &image, &io.image_size, &n, c->err));
+    if (!image) return MPR_OK;
+    io.image = image;
+    mpr_status st = mpri_import_file(c->given->path, &io, plain, c->err);
+    if (st == MPR_OK) {
+        mpri_marks_retype(*plain, arena, image);
+        c->plain = *plain;
+        if (c->o->to == MPR_FLOAT32) c->r->casts = n;
+    } else if (st != MPR_E_NOMEM) {
+        mpri_log(c->o->log, MPR_LOG_NOTICE,
+                 "casts of an earlier conversion count as the model's own: without them, %s",
+                 c->err->message);
+        mpri_err_clear(c->err);
+        c->unlisted = true;
+        st = MPR_OK;
+    }
+    return st;
+}
+
 mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
                              ConvertResult *r, Err *err)
 {
     Conversion c = {.given = m, .plain = m, .o = o, .r = r, .err = err};
     ImportedModel *plain = NULL;
     Arena arena;
-    ImportOptions io = {.alloc = o->alloc, .limits = &no_limits, .stale_types = true};
-    void *image;
     *r = (ConvertResult){0};
     if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
-    mpr_status st = mpri_marks_strip(m->source, &arena, &image, &io.image_size, err);
-    if (st == MPR_OK && image) {
-        io.image = image;
-        st = mpri_import_file(m->path, &io, &plain, err);
-        if (st == MPR_OK) mpri_marks_retype(plain, &arena, image);
-        else mpri_err_where(err, "without the casts of an earlier conversion");
-        c.plain = plain;
-    }
+    mpr_status st = strip(&c, &arena, &plain);
     if (st == MPR_OK) st = convert(&c, path);
     mpri_import_destroy(plain, o->alloc);
     mpri_arena_destroy(&arena);

@@ -17,7 +17,8 @@ typedef struct ConvertOptions {
 } ConvertOptions;
 
 typedef struct ConvertResult {
-    int64_t casts, nodes_low, nodes_fp32;
+    int64_t casts; /* added; f32: taken out */
+    int64_t nodes_low, nodes_fp32;
     bool changed; /* the bytes written, or to be written, are not those of the model */
 } ConvertResult;
 

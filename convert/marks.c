@@ -89,11 +89,19 @@ static mpr_status read_list(Strip *x)
     return MPR_OK;
 }
 
+/* The exporter copies a listed Cast when readers of a tensor part, and cannot list the copy. */
+static bool is_copy(const char *name)
+{
+    static const char ending[] = "__mpr_cast";
+    size_t n = strlen(name), k = sizeof ending - 1;
+    return n > k && !strcmp(name + n - k, ending);
+}
+
 static bool is_marked(const Strip *x, Span node, const char *name)
 {
     Listed *e;
     HASH_FIND(hh, x->listed, name, strlen(name), e);
-    return e || mpri_wire_entry(x->s->bytes, node, NODE_METADATA, MPRI_MARK_NODE, x->arena, NULL);
+    return e || (x->listed && is_copy(name)) || mpri_wire_entry(x->s->bytes, node, NODE_METADATA, MPRI_MARK_NODE, x->arena, NULL);
 }
 
 /* ---- ways back ---- */
@@ -239,7 +247,8 @@ static mpr_status assemble(Strip *x, void **out, size_t *size)
     return MPR_OK;
 }
 
-mpr_status mpri_marks_strip(const Source *s, Arena *arena, void **out, size_t *size, Err *err)
+mpr_status mpri_marks_strip(const Source *s, Arena *arena, void **out, size_t *size, int *n,
+                            Err *err)
 {
     Strip x = {.s = s, .arena = arena, .err = err};
     *out = NULL;
@@ -248,6 +257,7 @@ mpr_status mpri_marks_strip(const Source *s, Arena *arena, void **out, size_t *s
     if (!x.ours || !x.edits) return mpri_err_nomem(err, sizeof *x.edits * (size_t)s->n_nodes);
     TRY(read_list(&x));
     for (int i = 0; i < s->n_nodes; i++) TRY(look_at_node(&x, i));
+    *n = x.n_ours;
     if (x.n_ours == 0 && x.entry.tagged.len == 0) return MPR_OK;
     for (int i = 0; i < s->n_nodes; i++) TRY(edit_node(&x, i));
     return assemble(&x, out, size);

@@ -15,8 +15,10 @@ enum { MPRI_MARK_IR = 10 }; /* first IR version with metadata of nodes */
 void mpri_marks_list(Text *list, const char *name); /* appends a line */
 
 /* The bytes of the model without what this program has added: *out stays NULL when there is
- * nothing. They live in the arena; types of value_info are as the conversion left them. */
-mpr_status mpri_marks_strip(const Source *s, Arena *arena, void **out, size_t *size, Err *err);
+ * nothing. They live in the arena; types of value_info are as the conversion left them. *n: nodes
+ * that are gone. */
+mpr_status mpri_marks_strip(const Source *s, Arena *arena, void **out, size_t *size, int *n,
+                            Err *err);
 /* Sets those types right in the bytes, of which m was imported. */
 void mpri_marks_retype(const ImportedModel *m, Arena *arena, void *bytes);
 

@@ -537,7 +537,8 @@ typedef struct mpr_convert_options {
 } mpr_convert_options;
 typedef struct mpr_convert_result {
     size_t size;
-    int64_t casts, nodes_low, nodes_fp32;
+    int64_t casts; /* added; with MPR_FLOAT32: taken out */
+    int64_t nodes_low, nodes_fp32;
     bool changed;
 } mpr_convert_result;
 /* Write a mixed-precision copy of the model's file. Checked by an own type check before it is renamed into

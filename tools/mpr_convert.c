@@ -30,7 +30,10 @@ static void report(const Cli *cli, const char *file, const mpr_convert_result *r
     if (cli->json)
         printf("{\"casts\":%lld,\"nodes_low\":%lld,\"nodes_fp32\":%lld,\"changed\":%s}\n", casts,
                low, fp32, r->changed ? "true" : "false");
-    else if (!cli->quiet)
+    else if (cli->quiet) return;
+    else if (target(cli_text(cli, "to")) == MPR_FLOAT32)
+        printf("%s: %lld casts of an earlier conversion taken out\n", file, casts);
+    else
         printf("%s: %lld casts, %lld nodes in %s, %lld in float32%s\n", file, casts, low,
                cli_text(cli, "to"), fp32, r->changed ? "" : " (nothing to change)");
 }

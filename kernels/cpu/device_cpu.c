@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
@@ -50,11 +51,14 @@ static mpr_status choose_isa(int *isa, Err *err)
     return mpri_err_advice(err, "unset MPR_CPU_ISA, or take one of these");
 }
 
-/* Touch every page now: the first touch of a page costs microseconds, and belongs before step 1. */
+/* Touch every page now: the first touch of a page costs microseconds, and belongs before step 1. Large
+ * blocks ask for huge pages: a GEMM that streams through 4 KiB pages waits for address translation. */
 static mpr_status cpu_alloc(Device *d, size_t bytes, void **out, Err *err)
 {
-    *out = mpri_alloc(d->alloc, bytes ? bytes : 64, bytes >= (1u << 21) ? (1u << 21) : 64);
+    const size_t huge = (size_t)1 << 21;
+    *out = mpri_alloc(d->alloc, bytes ? bytes : 64, bytes >= huge ? huge : 64);
     if (!*out) return mpri_err_nomem(err, bytes);
+    if (bytes >= huge) (void)madvise(*out, bytes & ~(huge - 1), MADV_HUGEPAGE); /* a hint: may be refused */
     memset(*out, 0, bytes);
     return MPR_OK;
 }

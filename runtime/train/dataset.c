@@ -159,9 +159,12 @@ static mpr_status append_rows(mpr_dataset *d, DataArray *a, mpr_tensor *t, Err *
     return status;
 }
 
+/* Another width is converted, and pixels are numbers; but 32 and 64-bit integers for a float input are ids
+ * or labels under the wrong name. */
 static bool convertible(mpr_dtype from, mpr_dtype to)
 {
     if (from == to) return true;
+    if (mpri_dtype_is_int(from) && mpri_dtype_size(from) >= 4 && mpri_dtype_is_float(to)) return false;
     return mpri_dtype_size(from) && mpri_dtype_size(to) &&
            !(from == MPR_FLOAT64 && !mpri_dtype_is_float(to));
 }

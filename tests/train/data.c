@@ -123,6 +123,7 @@ static void faults(void **state)
         {rows, "labels", y, MPR_E_SHAPE, "labels", "[2,2]"},
         {rows, "labels", y, MPR_E_DATA, "x", "row 3"},
         {rows, "labels", y, MPR_E_DATA, "0 rows", ""},
+        {rows, "labels", y, MPR_E_TYPE, "int64", "float32"},
     };
     cases[1].y.data = high;
     cases[2].y.data = low;
@@ -136,6 +137,8 @@ static void faults(void **state)
     cases[7].x.data = big;
     cases[7].x.dtype = MPR_FLOAT64;
     cases[8].x.dims[0] = cases[8].y.dims[0] = 0;
+    cases[9].x.data = big;
+    cases[9].x.dtype = MPR_INT64;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         save(&d, &cases[i].x, cases[i].key, &cases[i].y);
         mpr_status status = try_open(s, &a, 2);

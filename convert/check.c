@@ -13,12 +13,11 @@ static const char *fault(const FileGraph *f, const FileNodeIO *n)
 {
     if (*n->domain || n->bodies) return NULL;
     uint32_t own = mpri_schema_own(n->op_type, f->opset);
-    uint32_t f32 = mpri_schema_f32(n->op_type, f->opset);
     DType data = MPR_DTYPE_NONE;
     for (int k = 0; k < n->n_in; k++) {
         const FileValue *v = mpri_file_value(f, n->in[k]);
         if (!v || !mpri_file_castable(v->before)) continue;
-        if (k < 32 && f32 >> k & 1 && v->before != MPR_FLOAT32)
+        if (k < 32 && mpri_schema_refuses(n->op_type, f->opset, v->before) >> k & 1)
             return "has a 16-bit input that must be float32";
         if (k < 32 && own >> k & 1) continue;
         if (data != MPR_DTYPE_NONE && v->before != data) return "mixes float types";

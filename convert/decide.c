@@ -111,19 +111,29 @@ static mpr_status find_saturated(Decide *d, FileNodeIO *n, const Node *by, Err *
     return MPR_OK;
 }
 
+/* An input of a type that nothing tells: it may be float32, so the others stay what they are. */
+static bool reads_unknown(const Decide *d, const FileNodeIO *n)
+{
+    for (int k = 0; k < n->n_in; k++) {
+        const FileValue *v = mpri_file_value(d->f, n->in[k]);
+        if (v && v->before == MPR_DTYPE_NONE) return true;
+    }
+    return false;
+}
+
 static mpr_status decide_node(Decide *d, int i, Err *err)
 {
     FileNodeIO *n = &d->f->nodes[i];
     const Node *by = d->by[i];
-    if (!by) return MPR_OK;
+    if (!by || reads_unknown(d, n)) return MPR_OK;
     n->runs = n->compute = reads(by);
     if (n->runs == MPR_DTYPE_NONE) return MPR_OK;
     if (by->why == mpri_autocast_inside && n->runs == MPR_FLOAT32) n->compute = d->low;
     uint32_t own = mpri_schema_own(n->op_type, d->f->opset);
     for (int k = 0; k < n->n_in && k < 32; k++)
         if ((own >> k & 1) && names_op(n, by) && fixed(by, k)) n->own |= 1u << k;
-    n->own |= mpri_schema_f32(n->op_type, d->f->opset);
     if (n->runs == MPR_FLOAT32) return MPR_OK;
+    n->wide = mpri_schema_refuses(n->op_type, d->f->opset, n->runs) & ~n->own;
     n->rounds_in = !mpri_schema_takes(n->op_type, d->f->opset, n->runs);
     if (n->rounds_in || lifted(d, n, by, own)) n->runs = MPR_FLOAT32;
     return n->runs == MPR_FLOAT32 ? MPR_OK : find_saturated(d, n, by, err);

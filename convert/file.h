@@ -42,6 +42,7 @@ typedef struct FileNodeIO {
     DType runs;      /* type it runs in: compute, or f32 */
     bool rounds_in;  /* f32 although low was meant: its f32 inputs go through the low type first */
     uint32_t own;    /* bit k: input k keeps its type */
+    uint32_t wide;   /* bit k: input k is f32 although the low data is meant to include it */
     uint32_t saturate; /* bit k: constant input k is clamped, not rounded to infinity */
     const Value **constants; /* those constants, by input */
 } FileNodeIO;

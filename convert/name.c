@@ -96,7 +96,8 @@ mpr_status mpri_name_input(Naming *w, const FileNodeIO *n, int k, const char **o
     if (!*n->domain && !strcmp(n->op_type, "Cast")) return version(w, v, v->meant, out, err);
     if (n->compute == MPR_DTYPE_NONE || (k < 32 && n->own >> k & 1))
         return version(w, v, v->before, out, err);
-    if (n->rounds_in) return rounded(w, v, n->compute, out, err);
+    if (n->rounds_in || (k < 32 && n->wide >> k & 1))
+        return rounded(w, v, n->compute, out, err);
     return version(w, v, n->runs, out, err);
 }
 

@@ -17,8 +17,9 @@ typedef struct LowRow {
 
 typedef struct OwnRow {
     const char *op;
-    int from, to;
-    uint32_t own, f32;
+    int from, to;              /* opsets */
+    uint32_t own;              /* inputs of another type variable than the data's */
+    uint32_t no_f16, no_bf16;  /* those of them that are not of this type */
 } OwnRow;
 
 static const LowRow low_rows[] = {
@@ -117,21 +118,25 @@ static const LowRow low_rows[] = {
 };
 
 static const OwnRow own_rows[] = {
-    {"Attention", 23, NEVER, 1 << 2 | 1 << 3 | 1 << 5, 0},
-    {"BatchNormalization", 14, 14, 1 << 3 | 1 << 4, 0},
-    {"BatchNormalization", 15, NEVER, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4, 0},
-    {"CastLike", 15, NEVER, 1 << 1, 0},
-    {"Dropout", 12, NEVER, 1 << 1, 0},
-    {"GridSample", 16, NEVER, 1 << 1, 0},
-    {"LinearAttention", 27, NEVER, 1 << 3, 0},
-    {"OneHot", 9, NEVER, 1 << 1 | 1 << 2, 0},
-    {"Pow", 12, NEVER, 1 << 1, 0},
-    {"QuantizeLinear", 10, 18, 1 << 1, 1 << 1},
-    {"QuantizeLinear", 23, NEVER, 1 << 1, 0},
-    {"Resize", 10, 10, 1 << 1, 1 << 1},
-    {"Resize", 11, NEVER, 1 << 1 | 1 << 2, 1 << 2},
-    {"Upsample", 9, NEVER, 1 << 1, 1 << 1},
-    {NULL, 0, 0, 0, 0},
+    {"Attention", 23, NEVER, 1 << 2 | 1 << 3 | 1 << 5, 0, 0},
+    {"BatchNormalization", 14, 14, 1 << 3 | 1 << 4, 0, 0},
+    {"BatchNormalization", 15, NEVER, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4, 0, 0},
+    {"CastLike", 15, NEVER, 1 << 1, 0, 0},
+    {"Dropout", 12, 21, 1 << 1, 0, 1 << 1},
+    {"Dropout", 22, NEVER, 1 << 1, 0, 0},
+    {"GridSample", 16, 21, 1 << 1, 0, 1 << 1},
+    {"GridSample", 22, NEVER, 1 << 1, 0, 0},
+    {"LinearAttention", 27, NEVER, 1 << 3, 0, 0},
+    {"OneHot", 9, 27, 1 << 1 | 1 << 2, 0, 1 << 1 | 1 << 2},
+    {"OneHot", 28, NEVER, 1 << 1 | 1 << 2, 0, 1 << 1},
+    {"Pow", 12, 14, 1 << 1, 0, 1 << 1},
+    {"Pow", 15, NEVER, 1 << 1, 0, 0},
+    {"QuantizeLinear", 10, 18, 1 << 1, 1 << 1, 1 << 1},
+    {"QuantizeLinear", 23, NEVER, 1 << 1, 0, 0},
+    {"Resize", 10, 10, 1 << 1, 1 << 1, 1 << 1},
+    {"Resize", 11, NEVER, 1 << 1 | 1 << 2, 1 << 2, 1 << 1 | 1 << 2},
+    {"Upsample", 9, NEVER, 1 << 1, 1 << 1, 1 << 1},
+    {NULL, 0, 0, 0, 0, 0},
 };
 
 static const LowRow *low_row(const char *op)
@@ -160,7 +165,8 @@ uint32_t mpri_schema_own(const char *op, int64_t opset)
     return own_row(op, opset)->own;
 }
 
-uint32_t mpri_schema_f32(const char *op, int64_t opset)
+uint32_t mpri_schema_refuses(const char *op, int64_t opset, DType t)
 {
-    return own_row(op, opset)->f32;
+    const OwnRow *r = own_row(op, opset);
+    return t == MPR_FLOAT16 ? r->no_f16 : t == MPR_BFLOAT16 ? r->no_bf16 : 0;
 }

@@ -12,7 +12,7 @@
 bool mpri_schema_takes(const char *op, int64_t opset, DType t);
 /* Bit k: input k need not have the type of the data. */
 uint32_t mpri_schema_own(const char *op, int64_t opset);
-/* Bit k: input k is float32 whatever the data is. */
-uint32_t mpri_schema_f32(const char *op, int64_t opset);
+/* Bit k: input k, which has a type of its own, may not be of this type. */
+uint32_t mpri_schema_refuses(const char *op, int64_t opset, DType t);
 
 #endif

@@ -73,6 +73,15 @@ static void check_inputs(Check *c, const bool *seen)
     }
 }
 
+/* What an unknown operator makes may have no type, and so may what is computed from it. */
+static bool may_be_untyped(const Node *n)
+{
+    if (n->op->flags & OPF_OPAQUE) return true;
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] && n->in[i]->dtype == MPR_DTYPE_NONE) return true;
+    return false;
+}
+
 static void check_outputs(Check *c, bool *seen)
 {
     for (int i = 0; i < c->n->n_out; i++) {
@@ -85,7 +94,7 @@ static void check_outputs(Check *c, bool *seen)
         if (v->kind != VAL_NODE || v->def != c->n || v->def_index != i)
             fault(c, "output %d '%s' does not point back to the node", i, mpri_err_name(v->name));
         if (seen[v->id]) fault(c, "output %d '%s' is defined twice", i, mpri_err_name(v->name));
-        if (v->dtype == MPR_DTYPE_NONE && !(c->n->op->flags & OPF_OPAQUE))
+        if (v->dtype == MPR_DTYPE_NONE && !may_be_untyped(c->n))
             fault(c, "output %d '%s' has no type", i, mpri_err_name(v->name));
         seen[v->id] = true;
     }

@@ -36,6 +36,7 @@ static const LowRow low_rows[] = {
     {"Bernoulli", 15, 22},
     {"CastLike", 15, 15},
     {"Celu", 28, 28},
+    {"Clip", 0, 16}, /* is defined by a Where, which takes bfloat16 from 16 on */
     {"Compress", 9, 28},
     {"Conv", 0, 22},
     {"ConvTranspose", 0, 22},

@@ -91,6 +91,32 @@ mpr_status mpri_build_infer(Import *im, Node *n, const char *label, Err *err)
     return meet_declared(im, n, shapes, err);
 }
 
+/* What the graph in an attribute declares of its output k. */
+static DType declared_in(const NodeProto *p, const char *attribute, size_t k)
+{
+    const AttributeProto *a = mpri_import_attr(p, attribute);
+    const TypeProto *t = a && a->g && k < a->g->n_output ? a->g->output[k]->type : NULL;
+    bool tensor = t && t->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE && t->tensor_type;
+    int64_t elem = tensor && t->tensor_type->has_elem_type ? t->tensor_type->elem_type : 0;
+    return elem > 0 && elem <= 28 ? (DType)elem : MPR_DTYPE_NONE;
+}
+
+/* Outputs of If, Loop and Scan have the types of what their graphs give. */
+static bool guess_control_flow(Node *n)
+{
+    const NodeProto *p = n->opaque;
+    bool branches = !strcmp(n->opaque_type, "If"), loop = !strcmp(n->opaque_type, "Loop");
+    if (!branches && !loop && strcmp(n->opaque_type, "Scan") != 0) return false;
+    for (int k = 0; k < n->n_out; k++) {
+        if (!n->out[k] || n->out[k]->declared) continue;
+        size_t i = (size_t)k + loop; /* a Loop's graph gives its condition first */
+        DType t = declared_in(p, branches ? "then_branch" : "body", i);
+        bool same = !branches || declared_in(p, "else_branch", i) == t;
+        n->out[k]->dtype = same ? t : MPR_DTYPE_NONE;
+    }
+    return true;
+}
+
 /* Outputs of an opaque node that nothing declares. Operators that compute on floats mostly keep the
  * type; what else is not known stays unknown: a wrong guess would make the readers look wrong. */
 void mpri_build_guess_outputs(Node *n)
@@ -105,6 +131,7 @@ void mpri_build_guess_outputs(Node *n)
         {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32},
         {"QuantizeLinear", MPR_UINT8}, {"CastLike", MPR_DTYPE_NONE},
     };
+    if (n->opaque && guess_control_flow(n)) return;
     DType t = n->n_in && n->in[0] && mpri_dtype_is_float(n->in[0]->dtype) ? n->in[0]->dtype
                                                                           : MPR_DTYPE_NONE;
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)

@@ -1,0 +1,102 @@
+/* Models of the converter's tests, and files that come and go with a test. */
+#ifndef MPRI_TESTS_CONVERT_MODELS_H
+#define MPRI_TESTS_CONVERT_MODELS_H
+
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define assert_call(call, handle)                                                                  \
+    do {                                                                                           \
+        if ((call) != MPR_OK) {                                                                    \
+            mpr_error error_ = mpr_last_error(handle);                                             \
+            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message,             \
+                     error_.where, error_.advice);                                                 \
+        }                                                                                          \
+    } while (0)
+
+/* A fresh folder below /tmp; remove_folder takes it away again. */
+static inline void make_folder(char folder[64])
+{
+    strcpy(folder, "/tmp/mpr-convert-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+}
+
+static inline void remove_folder(const char *folder)
+{
+    char command[160];
+    assert_true(!strncmp(folder, "/tmp/mpr-convert-", 17));
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* "folder/name"; one of four buffers. */
+static inline const char *in_folder(const char *folder, const char *name)
+{
+    static char path[4][256];
+    static int next;
+    char *p = path[next++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static inline bool exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+static inline int files_in(const char *folder)
+{
+    char command[160];
+    int n = -1;
+    snprintf(command, sizeof command, "ls -A '%s' | wc -l", folder);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%d", &n), 1);
+    pclose(f);
+    return n;
+}
+
+static inline char *read_file(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) fail_msg("no %s", path);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    char *bytes = malloc((size_t)st.st_size + 1);
+    assert_non_null(bytes);
+    *n = fread(bytes, 1, (size_t)st.st_size, f);
+    bytes[*n] = '\0';
+    fclose(f);
+    return bytes;
+}
+
+static inline void assert_same_file(const char *a, const char *b)
+{
+    size_t n, m;
+    char *x = read_file(a, &n), *y = read_file(b, &m);
+    if (n != m || memcmp(x, y, n) != 0) fail_msg("%s and %s differ", a, b);
+    free(x);
+    free(y);
+}
+
+/* One conversion by the public call; *error is its text when it fails. */
+static inline mpr_status convert(mpr_context *ctx, const char *from, const char *to,
+                                 mpr_dtype type, const char *profile, mpr_convert_result *r)
+{
+    mpr_model *model;
+    mpr_convert_options o = {.size = sizeof o, .to = type, .autocast_profile = profile};
+    assert_call(mpr_model_load(ctx, from, NULL, &model), ctx);
+    *r = (mpr_convert_result){.size = sizeof *r};
+    mpr_status status = mpr_convert(model, to, &o, r);
+    if (status != MPR_OK) print_message("%s: %s\n", from, mpr_last_error(model).message);
+    mpr_model_destroy(model);
+    return status;
+}
+
+#endif

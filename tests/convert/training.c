@@ -1,0 +1,189 @@
+/* One policy, one graph: a converted file trained as it is, and the plain file trained under the
+ * same profile, give the same losses and the same weights, bit by bit. */
+#include "tests/convert/models.h"
+
+#include <jansson.h>
+
+#include "importer/importer.h"
+
+enum { STEPS = 6, MAX_STEPS_KEPT = 16 };
+
+typedef struct Case {
+    const char *model;
+    const char *train;  /* data; NULL: random rows */
+    const char *bind;   /* sizes of symbolic dims for random rows, or NULL */
+    const char *loss;
+    const char *logits; /* NULL: the only output */
+} Case;
+
+static const Case cases[] = {
+    {"oracle/mlp/model_ts.onnx", "digits/train.npz", NULL, "cross-entropy", NULL},
+    {"oracle/mlp/model_dynamo.onnx", "digits/train.npz", NULL, "cross-entropy", NULL},
+    {"oracle/vit/model_ts.onnx", "digits_vit/train.npz", NULL, "cross-entropy", NULL},
+    {"oracle/vit/model_ts_op13.onnx", "digits_vit/train.npz", NULL, "cross-entropy", NULL},
+    {"oracle/vit/model_dynamo.onnx", "digits_vit/train.npz", NULL, "cross-entropy", NULL},
+    {"oracle/bert_mlm/model_ts.onnx", NULL, "seq=8", "cross-entropy", NULL},
+    {"oracle/bert_mlm/model_dynamo.onnx", NULL, "seq=8", "cross-entropy", NULL},
+    {"oracle/llama_lm/model_dynamo.onnx", NULL, "seq=8", "cross-entropy", NULL},
+    {"convert/gpt2_lm_dynamo.onnx", NULL, "seq=8", "cross-entropy", NULL},
+    {"oracle/autoenc/model_sigmoid_ts.onnx", NULL, NULL, "bce-with-logits", NULL},
+    {"convert/one_bias.onnx", NULL, NULL, "mse", NULL},
+    {"convert/tail.onnx", NULL, NULL, "l1", NULL},
+    {"convert/tail.onnx", NULL, NULL, "mse", NULL},
+    {"convert/shared_zero.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"convert/shared_weight.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"convert/dropout.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"convert/constants.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"convert/stream.onnx", NULL, NULL, "cross-entropy", "y"},
+    {"convert/if_constant.onnx", NULL, NULL, "cross-entropy", NULL},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+typedef struct Run {
+    char out[128];
+    double loss[MAX_STEPS_KEPT], norm[MAX_STEPS_KEPT], scale[MAX_STEPS_KEPT];
+    int n;
+} Run;
+
+static int on_log(void *user, const char *text)
+{
+    Run *r = user;
+    json_t *o = json_loads(text, 0, NULL);
+    assert_non_null(o);
+    if (json_object_get(o, "loss") && r->n < MAX_STEPS_KEPT) {
+        r->loss[r->n] = json_number_value(json_object_get(o, "loss"));
+        r->norm[r->n] = json_number_value(json_object_get(o, "grad_norm"));
+        r->scale[r->n++] = json_number_value(json_object_get(o, "loss_scale"));
+    }
+    json_decref(o);
+    return MPR_CONTINUE;
+}
+
+/* precision: option and value pairs, NULL at the end. */
+static void train(const Case *c, const char *model, const char *const *precision, Run *run)
+{
+    mpr_context *ctx;
+    mpr_model *m;
+    mpr_trainer_options *o;
+    mpr_trainer *t;
+    mpr_context_options co = {.size = sizeof co, .threads = 1};
+    mpr_trainer_callbacks cb = {.size = sizeof cb, .user = run, .on_log = on_log};
+    mpr_trainer_result r = {.size = sizeof r};
+    const char *const flags[] = {
+        "loss", c->loss, "max-steps", "6", "per-device-train-batch-size", "4",
+        "logging-steps", "1", "report-to", "none", "save-strategy", "no",
+        "train-sampling-strategy", "sequential", "learning-rate", "1e-2", NULL,
+    };
+    assert_int_equal(mpr_context_create(&co, &ctx), MPR_OK);
+    assert_call(mpr_model_load(ctx, model, NULL, &m), ctx);
+    assert_call(mpr_trainer_options_create(ctx, &o), ctx);
+    for (int i = 0; flags[i]; i += 2) assert_call(mpr_trainer_options_set(o, flags[i], flags[i + 1]), o);
+    for (; *precision; precision += 2)
+        assert_call(mpr_trainer_options_set(o, precision[0], precision[1]), o);
+    assert_call(mpr_trainer_options_set(o, "output-dir", run->out), o);
+    if (c->train) assert_call(mpr_trainer_options_set(o, "train-data", test_data(c->train)), o);
+    else assert_call(mpr_trainer_options_set(o, "synthetic", "24"), o);
+    if (c->bind) assert_call(mpr_trainer_options_set(o, "bind", c->bind), o);
+    if (c->logits) assert_call(mpr_trainer_options_set(o, "logits", c->logits), o);
+    run->n = 0;
+    assert_call(mpr_trainer_create(m, o, &cb, &t), m);
+    assert_call(mpr_trainer_run(t, &r), t);
+    mpr_trainer_destroy(t);
+    mpr_trainer_options_destroy(o);
+    mpr_model_destroy(m);
+    mpr_context_destroy(ctx);
+}
+
+static const SourceTensor *tensor(const Source *s, const char *name)
+{
+    for (int i = 0; i < s->n_tensors; i++)
+        if (!strcmp(s->tensors[i].name, name)) return &s->tensors[i];
+    fail_msg("no weights '%s'", name);
+    return NULL;
+}
+
+static ImportedModel *trained(const Run *r)
+{
+    ImportedModel *m = NULL;
+    Err err = {0};
+    assert_ok(mpri_import_file(in_folder(r->out, "model.onnx"), NULL, &m, &err), &err);
+    return m;
+}
+
+static void assert_same_weights(const Run *a, const Run *b)
+{
+    ImportedModel *x = trained(a), *y = trained(b);
+    assert_int_equal(x->source->n_tensors, y->source->n_tensors);
+    for (int i = 0; i < x->source->n_tensors; i++) {
+        const SourceTensor *t = &x->source->tensors[i], *u = tensor(y->source, t->name);
+        int64_t n = 1;
+        for (int k = 0; k < t->rank; k++) n *= t->dims[k];
+        assert_int_equal(t->data_type, u->data_type);
+        size_t size = mpri_dtype_size((DType)t->data_type);
+        if (memcmp(t->data, u->data, (size_t)n * size) != 0) fail_msg("weights '%s'", t->name);
+    }
+    mpri_import_destroy(x, mpri_alloc_default());
+    mpri_import_destroy(y, mpri_alloc_default());
+}
+
+static void compare(const Case *c, const char *profile, mpr_dtype type)
+{
+    char folder[64];
+    make_folder(folder);
+    Run plain, mixed;
+    bool f16 = type == MPR_FLOAT16;
+    const char *converted = in_folder(folder, "converted.onnx");
+    snprintf(plain.out, sizeof plain.out, "%s/plain", folder);
+    snprintf(mixed.out, sizeof mixed.out, "%s/mixed", folder);
+    mpr_context *ctx;
+    mpr_convert_result r;
+    assert_int_equal(mpr_context_create(NULL, &ctx), MPR_OK);
+    assert_int_equal(convert(ctx, test_data(c->model), converted, type, profile, &r), MPR_OK);
+    mpr_context_destroy(ctx);
+    /* the scale starts so high that steps are skipped */
+    const char *under_profile[] = {f16 ? "fp16" : "bf16", "true", "autocast-profile", profile,
+                                   f16 ? "init-scale" : NULL, "16777216", NULL};
+    const char *as_it_is[] = {f16 ? "loss-scale" : NULL, "dynamic", "init-scale", "16777216", NULL};
+    train(c, test_data(c->model), under_profile, &plain);
+    train(c, converted, as_it_is, &mixed);
+    assert_int_equal(plain.n, STEPS);
+    assert_int_equal(mixed.n, STEPS);
+    for (int i = 0; i < STEPS; i++)
+        if (memcmp(&plain.loss[i], &mixed.loss[i], sizeof(double)) ||
+            memcmp(&plain.norm[i], &mixed.norm[i], sizeof(double)) ||
+            plain.scale[i] != mixed.scale[i])
+            fail_msg("%s, %s, step %d: loss %.9g and %.9g, norm %.9g and %.9g, scale %g and %g",
+                     c->model, profile, i, plain.loss[i], mixed.loss[i], plain.norm[i],
+                     mixed.norm[i], plain.scale[i], mixed.scale[i]);
+    assert_same_weights(&plain, &mixed);
+    remove_folder(folder);
+}
+
+static void f16_torch_cuda(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) compare(&cases[i], "torch-cuda", MPR_FLOAT16);
+}
+
+static void f16_torch_cpu(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) compare(&cases[i], "torch-cpu", MPR_FLOAT16);
+}
+
+static void bf16(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++)
+        compare(&cases[i], i % 2 ? "torch-cpu" : "torch-cuda", MPR_BFLOAT16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f16_torch_cuda),
+        cmocka_unit_test(f16_torch_cpu),
+        cmocka_unit_test(bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -111,7 +111,17 @@ static mpr_status adapt_cast_1(Draft *d, Err *err)
     return MPR_OK;
 }
 
+/* The fifth output exists for the gradient only. */
+static mpr_status adapt_attention(Draft *d, Err *err)
+{
+    if (d->n_out > 4)
+        mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s has %d outputs, it has 1 to 4", d->label,
+                         d->n_out);
+    return MPR_OK;
+}
+
 const AdaptRow mpri_adapt_compute[] = {
+    {"Attention", 1, INT32_MAX, adapt_attention},
     {"ReduceSum", 1, 12, adapt_reduce_axes},
     {"ReduceMean", 1, 17, adapt_reduce_axes},
     {"ReduceProd", 1, 17, adapt_reduce_axes},

@@ -9,7 +9,7 @@
 #define CPU_FAMILIES(X, isa)                                                                  \
     X(matmul, isa) X(conv_depthwise, isa) X(conv, isa) X(elementwise, isa) X(cast, isa)       \
     X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa) X(layout, isa) X(index, isa)     \
-    X(dropout, isa) X(update, isa)
+    X(dropout, isa) X(update, isa) X(attention, isa) X(rotary, isa)
 
 #if defined(__x86_64__)
 #define CPU_ALL(X) CPU_FAMILIES(X, avx512) CPU_FAMILIES(X, avx2) CPU_FAMILIES(X, generic)

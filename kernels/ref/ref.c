@@ -9,6 +9,7 @@ static const KernelTable *const families[] = {
     &mpri_ref_elementwise, &mpri_ref_cast, &mpri_ref_matmul,  &mpri_ref_reduce,
     &mpri_ref_softmax,     &mpri_ref_norm, &mpri_ref_loss,    &mpri_ref_layout,
     &mpri_ref_index,       &mpri_ref_conv, &mpri_ref_dropout, &mpri_ref_update,
+    &mpri_ref_attention,   &mpri_ref_rotary,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 

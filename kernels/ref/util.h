@@ -12,7 +12,7 @@
 extern const KernelTable mpri_ref_elementwise, mpri_ref_cast, mpri_ref_matmul, mpri_ref_reduce,
     mpri_ref_softmax, mpri_ref_norm;
 extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_ref_conv,
-    mpri_ref_dropout, mpri_ref_update;
+    mpri_ref_dropout, mpri_ref_update, mpri_ref_attention, mpri_ref_rotary;
 
 #define REF_TABLE(rows) {(rows), (int)(sizeof(rows) / sizeof((rows)[0]))}
 #define REF_ROW(Op, lower, function) {.op = OP_##Op, .name = "ref." lower, .fn = (function)}

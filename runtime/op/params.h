@@ -165,6 +165,31 @@ typedef struct DropoutParams {
     int64_t stream; /* internal: number of the random stream; 0 = given at the first inference */
 } DropoutParams;
 
+/* Attention(q, k, v, mask?, past_k?, past_v?, lengths?) -> y, present_k?, present_v?, scores?, lse?
+ *   q, k, v of rank 4 [batch, heads, length, size] or 3 [batch, length, heads * size]; query head h
+ *   reads key head h / (heads / key heads). mask: bool (true = seen) or float (added), broadcastable
+ *   to [batch, heads, queries, keys]; keys behind its last dim are masked. lengths [batch]: keys
+ *   that count. lse (internal): log-sum-exp of each row of scores, [batch, heads, queries], f32 (f64
+ *   for f64 q), +inf for a row that sees no key.
+ * AttentionGrad(q, k, v, mask?, past_k?, past_v?, lengths?, dy?, y?, lse?, dscores?)
+ *   -> dq, dk, dv, dmask?, dpast_k?, dpast_v?; types and shapes of what they belong to. */
+typedef struct AttentionParams {
+    float scale;   /* 0: 1 / sqrt(head size) */
+    float softcap; /* 0: none */
+    int64_t is_causal, q_num_heads, kv_num_heads;
+    int64_t left_window, right_window; /* -1: unbounded */
+    int64_t scores_mode; /* 0 products, 1 after softcap, 2 after the mask, 3 probabilities */
+    int64_t softmax_type; /* never narrower than f32, whatever it says */
+} AttentionParams;
+
+/* RotaryEmbedding(x, cos, sin, positions?): x of rank 4 [batch, heads, length, size] or 3 [batch,
+ * length, heads * size]; caches [positions, dim / 2], or [batch or 1, length, dim / 2] without
+ * positions, in f32 or the type of x. RotaryGrad(dy, x, cos, sin, positions?) -> dcos, dsin. */
+typedef struct RotaryParams {
+    int64_t interleaved, num_heads;
+    int64_t dim; /* leading part of a head that turns; 0: all of it */
+} RotaryParams;
+
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */
 typedef struct AdamParams {
     int64_t decoupled;           /* 1: AdamW; 0: L2 term added to the gradient */

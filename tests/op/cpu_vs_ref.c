@@ -368,6 +368,22 @@ static void norms(void **state)
     RUN(cases);
 }
 
+static void rotary(void **state)
+{
+    (void)state;
+    const RotaryParams whole = {0}, part = {.num_heads = 3, .dim = 10},
+                       pairs = {.interleaved = 1};
+    const Case cases[] = {
+        {OP_RotaryEmbedding, &whole, {"F[2,3,70,64]n", "f32[1,70,32]u", "f32[1,70,32]u"},
+         {"F[2,3,70,64]"}, 4, 16, 0},
+        {OP_RotaryEmbedding, &part, {"F[2,70,42]n", "F[9,5]u", "F[9,5]u", "i64[1,70]<9"},
+         {"F[2,70,42]"}, 4, 16, 0},
+        {OP_RotaryEmbedding, &pairs, {"F[2,3,7,6]n", "f32[2,7,3]u", "f32[2,7,3]u"},
+         {"F[2,3,7,6]"}, 4, 16, 0},
+    };
+    RUN(cases);
+}
+
 static void losses(void **state)
 {
     (void)state;
@@ -496,7 +512,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unary),     cmocka_unit_test(binary), cmocka_unit_test(reductions),
-        cmocka_unit_test(softmaxes), cmocka_unit_test(norms),  cmocka_unit_test(losses),
+        cmocka_unit_test(softmaxes), cmocka_unit_test(norms),  cmocka_unit_test(rotary), cmocka_unit_test(losses),
         cmocka_unit_test(moves),     cmocka_unit_test(repeated_row),
     };
     return cmocka_run_group_tests(tests, open_pools, close_pools);

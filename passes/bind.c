@@ -2,11 +2,13 @@
  *
  * The graph is a clone made for one set of input shapes. After this pass every value has a constant
  * shape: later passes never meet a symbol. Sizes that depend on the contents of inputs cannot be
- * planned and are refused with the node named. Trap: a shape rule may be unable to compute contents
+ * planned: they are computed from the inputs where the caller has given them (contents.c), else
+ * refused with the node named. Trap: a shape rule may be unable to compute contents
  * that plain evaluation can (a size that goes through float arithmetic), so what inference leaves
  * open is tried once more after evaluating constants. */
 #include <inttypes.h>
 #include "passes/rewrite.h"
+#include "runtime/base/size.h"
 
 static mpr_status bind_value(PassCtx *ctx, Graph *g, Value *v, Err *err)
 {
@@ -89,6 +91,29 @@ static mpr_status report_open(const Graph *g, const Node *n, const Value *open, 
                            mpri_err_name(open->name));
 }
 
+/* A size that no memory holds is found here, with its node, and not where the memory is wanted. */
+static mpr_status check_sizes(const Graph *g, Err *err)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->n_out; i++) {
+            const Value *v = n->out[i];
+            int64_t count;
+            size_t bytes;
+            if (!v || (mpri_size_elements(v->shape.rank, v->shape.d, &count) &&
+                       mpri_size_mul((size_t)count, 8, &bytes)))
+                continue;
+            char text[256];
+            mpri_shape_print(g->sym, &v->shape, text, sizeof text);
+            mpri_err_set(err, MPR_E_LIMIT,
+                         "value '%s' of shape %s has more bytes than the address space",
+                         mpri_err_name(v->name), text);
+            mpri_err_where(err, "node '%s' (%s)", mpri_err_name(n->name),
+                           n->opaque_type ? mpri_err_name(n->opaque_type) : n->op->name);
+            return mpri_err_advice(err, "use smaller sizes");
+        }
+    return MPR_OK;
+}
+
 mpr_status mpri_pass_bind(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {
     if (ctx->binding)
@@ -98,8 +123,8 @@ mpr_status mpri_pass_bind(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     TRY(mpri_infer_graph(g, err));
     *changed = true;
     const Value *open = NULL;
-    if (!open_node(g, &open)) return MPR_OK;
-    TRY(mpri_fold_evaluate(ctx, g, false, changed, err));
+    if (ctx->fed) TRY(mpri_bind_contents(ctx, g, changed, err));
+    else if (open_node(g, &open)) TRY(mpri_fold_evaluate(ctx, g, false, changed, err));
     const Node *n = open_node(g, &open);
-    return n ? report_open(g, n, open, err) : MPR_OK;
+    return n ? report_open(g, n, open, err) : check_sizes(g, err);
 }

@@ -48,6 +48,12 @@ typedef struct PassOptions {
     const char *dump_after; /* NULL, a pass name or "all" */
 } PassOptions;
 
+/* What a graph input holds, for sizes that follow from it (mpr-run): the data outlive the pass. */
+typedef struct FedInput {
+    const char *name;
+    Tensor t;
+} FedInput;
+
 typedef struct PassCtx {
     Arena *scratch;             /* reset by the runner after every pass */
     const Alloc *alloc;
@@ -55,6 +61,8 @@ typedef struct PassCtx {
     const PassOptions *o;
     const KernelSet *ref;       /* for constant folding */
     const DimBinding *binding;  /* bind stage only */
+    const FedInput *fed;        /* bind stage: contents that sizes may depend on; NULL: shapes alone decide */
+    int n_fed;
 } PassCtx;
 
 typedef mpr_status (*PassFn)(PassCtx *ctx, Graph *g, bool *changed, Err *err);

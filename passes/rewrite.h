@@ -31,6 +31,11 @@ Value *mpri_rewrite_transpose(Builder *b, Value *x, const int *perm);
 
 /* passes/fold.c: infer and evaluate node by node. spread: also what only repeats a smaller tensor. */
 mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool spread, bool *changed, Err *err);
+/* passes/contents.c: inputs that a size depends on become constants, computed from PassCtx.fed. */
+mpr_status mpri_bind_contents(PassCtx *ctx, Graph *g, bool *changed, Err *err);
+/* The contents of v, of constant shape, computed from PassCtx.fed and the constants before it; in
+ * ctx->scratch. */
+mpr_status mpri_contents_of(PassCtx *ctx, Graph *g, Value *v, Tensor *out, Err *err);
 /* passes/fold_identities.c: operators that change nothing, merged layout and casts. */
 mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err);
 /* passes/fold_slices.c: slices that cut a tensor into all its parts become one Split. */

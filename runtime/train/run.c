@@ -21,6 +21,8 @@ typedef struct Run {
     Plan *plan;
     PassOptions pass;
     const char **seeds;
+    FedInput *fed; /* contents of the graph inputs */
+    int n_fed;
     Err *err;
 } Run;
 
@@ -139,6 +141,8 @@ static mpr_status run_passes(Run *r, PassStage stage, Graph *g, const DimBinding
         .o = &r->pass,
         .ref = &r->device->kernels,
         .binding = binding,
+        .fed = r->fed,
+        .n_fed = r->n_fed,
     };
     mpr_status status = mpri_passes_run(&ctx, stage, g, r->err);
     mpri_arena_destroy(&scratch);
@@ -172,8 +176,8 @@ static mpr_status prepare(Run *r)
     TRY(override_initializers(r));
     if (r->want_grads && r->of_params) TRY(mpri_graph_make_param_slots(r->g, r->err));
     TRY(keep_values(r));
-    TRY(run_passes(r, STAGE_PREPARE, r->g, NULL));
     TRY(mpri_import_check_supported(r->g, r->err));
+    TRY(run_passes(r, STAGE_PREPARE, r->g, NULL));
     if (!r->want_grads) return MPR_OK;
     r->pass.grads = GRADS_TO_OUTPUTS;
     r->pass.grads_of_inputs = r->of_inputs;
@@ -216,10 +220,29 @@ static mpr_tensor fit_rank(const Value *v, const mpr_tensor *t)
     return fit;
 }
 
-static mpr_status bind_inputs(Run *r, const Graph *g, DimBinding *b)
+static Shape shape_of(const mpr_tensor *t)
 {
+    Shape s = {.rank = t->rank};
+    for (int d = 0; d < t->rank; d++) s.d[d] = t->dims[d];
+    return s;
+}
+
+static FedInput fed_input(const Value *v, const mpr_tensor *t)
+{
+    FedInput fed = {.name = v->name, .t = {.data = (void *)(uintptr_t)t->data, .dtype = t->dtype}};
+    fed.t.rank = t->rank;
+    fed.t.n = mpri_tensor_elements(t);
+    for (int d = 0; d < t->rank; d++) fed.t.dims[d] = t->dims[d];
+    return fed;
+}
+
+static mpr_status bind_inputs(Run *r, Graph *g, DimBinding *b)
+{
+    r->fed = ARENA_ARRAY(&r->arena, FedInput, g->n_inputs + 1);
+    r->n_fed = 0;
+    if (!r->fed) return mpri_err_nomem(r->err, 0);
     for (int i = 0; i < g->n_inputs; i++) {
-        const Value *v = g->inputs[i].value;
+        Value *v = g->inputs[i].value;
         const char *key;
         const TensorEntry *e = given(r, v, &key);
         if (!e && !v->n_uses && !v->n_outputs) continue;
@@ -232,6 +255,8 @@ static mpr_status bind_inputs(Run *r, const Graph *g, DimBinding *b)
         }
         mpr_tensor t = strcmp(v->name, "labels") ? e->t : fit_rank(v, &e->t);
         TRY(mpri_bind_input(g, b, v, t.rank, t.dims, r->err));
+        if (v->shape.rank < 0) v->shape = shape_of(&t);
+        r->fed[r->n_fed++] = fed_input(v, &t);
     }
     return mpri_bind_options(g, b, r->o.bind, r->err);
 }
@@ -405,7 +430,7 @@ mpr_status mpri_run_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_t
     if (status != MPR_OK) {
         mpri_tensors_destroy(out);
         mpri_tensors_destroy(grad);
-        return status;
+        return mpri_err_where(err, "%s", mpri_err_name(model->m->path));
     }
     *outputs = out;
     if (grads) *grads = grad;

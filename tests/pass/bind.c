@@ -117,6 +117,65 @@ static void size_through_floats(void **state)
     test_graph_close(&t);
 }
 
+static FedInput fed(const char *name, DType t, int rank, int64_t n, const void *data)
+{
+    FedInput f = {.name = name, .t = {.data = (void *)(uintptr_t)data, .dtype = t, .rank = rank}};
+    f.t.n = n;
+    if (rank) f.t.dims[0] = n;
+    return f;
+}
+
+/* Contents of inputs that a size needs become constants; the others stay inputs. */
+static void size_from_given_data(void **state)
+{
+    (void)state;
+    TestGraph t;
+    static const int64_t shape[] = {2, -1}, from = 1;
+    test_graph_open(&t, "graph \"g\" {\n"
+                        "input x: f32[4]\n"
+                        "input n: i64[2]\n"
+                        "input k: i64[]\n"
+                        "const one: i64[1] = [1]\n"
+                        "y = Reshape(x, n)\n"
+                        "start = Reshape(k, one)\n"
+                        "const end: i64[1] = [2]\n"
+                        "s = Slice(y, start, end, one)\n"
+                        "z = Relu(s)\n"
+                        "output z = z\n"
+                        "}\n");
+    FedInput inputs[] = {fed("n", MPR_INT64, 1, 2, shape), fed("k", MPR_INT64, 0, 1, &from)};
+    t.ctx.fed = inputs;
+    t.ctx.n_fed = 2;
+    assert_true(test_graph_pass(&t, mpri_pass_bind));
+    const Shape *z = &t.g->outputs[0].value->shape;
+    assert_int_equal(z->rank, 2);
+    assert_int_equal(z->d[0], 2);
+    assert_int_equal(z->d[1], 1);
+    assert_int_equal(mpri_graph_find_value(t.g, "x")->kind, VAL_INPUT);
+    test_graph_close(&t);
+}
+
+/* A declared shape is no promise: what the input holds is held against it. */
+static void given_data_against_declaration(void **state)
+{
+    (void)state;
+    TestGraph t;
+    static const int64_t shape[] = {4, 1};
+    test_graph_open(&t, "graph \"g\" {\n"
+                        "input x: f32[4]\n"
+                        "input n: i64[2]\n"
+                        "y: f32[2,2] = Reshape(x, n) @ \"/r\"\n"
+                        "output y = y\n"
+                        "}\n");
+    t.g->first->out[0]->shape = (Shape){.rank = 2, .d = {2, 2}};
+    t.g->first->out[0]->declared = true;
+    FedInput inputs[] = {fed("n", MPR_INT64, 1, 2, shape)};
+    t.ctx.fed = inputs;
+    t.ctx.n_fed = 1;
+    test_graph_refuses(&t, mpri_pass_bind, MPR_E_SHAPE, "[2,2]", "[4,1]");
+    test_graph_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +184,8 @@ int main(void)
         cmocka_unit_test(unknown_input_size),
         cmocka_unit_test(size_from_data),
         cmocka_unit_test(size_through_floats),
+        cmocka_unit_test(size_from_given_data),
+        cmocka_unit_test(given_data_against_declaration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -427,7 +427,9 @@ MPR_API void mpr_prepared_destroy(mpr_prepared *p);
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_create(mpr_context *ctx, mpr_trainer_options **out);
 /* Order of strength: default < file (load) < MPR_* variables (environment) < set, whatever the order of the
  * calls. A list option takes one more item per set. "none" or an empty value clears an option that has no
- * default; flags take true or false (NULL: true). MPR_E_USAGE names the allowed values, or the nearest name. */
+ * default; flags take true or false (NULL: true). MPR_E_USAGE names the allowed values, or the nearest name.
+ * Keys that concern the program and its context (device, threads, json, quiet, verbose, color, no-progress) may
+ * stand in a file too; load passes over them. */
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_set(mpr_trainer_options *o, const char *name, const char *value);
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_load(mpr_trainer_options *o, const char *yaml_file);
 /* Apply MPR_<NAME> variables, such as MPR_LEARNING_RATE. Lists are separated by commas. */
@@ -557,6 +559,7 @@ typedef struct mpr_inspect_options {
     const char *const *bind;
     bool json;
     bool forward_only;
+    const char *const *keep_fp32; /* operators or "/globs" of nodes that stay in float32 */
 } mpr_inspect_options;
 /* Report as text or JSON; model may be NULL for MPR_INSPECT_OPS (the program's own table). mpr_free_text. */
 MPR_API MPR_MUST_USE mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text);

@@ -15,6 +15,9 @@ static const CliRow rows[] = {
     {"fp16", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "autocast to float16", "how"},
     {"bf16", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "autocast to bfloat16", "how"},
     {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "torch-cuda, torch-cpu or a rule file", "how"},
+    {"keep-fp32", 0, NULL, CLI_LIST, NULL, NULL, "OP|/GLOB", "operators or nodes that stay in float32", "how"},
+    {"tie", 0, NULL, CLI_LIST, NULL, NULL, "A=B", "treat two parameters as one", "how"},
+    {"untie", 0, NULL, CLI_LIST, NULL, NULL, "NAME", "treat a tied parameter as its own", "how"},
     {"loss", 0, NULL, CLI_STRING, "auto", NULL, "KIND", "objective that is planned", "how"},
     {"logits", 0, NULL, CLI_STRING, NULL, NULL, "NAME", "output that the loss reads", "how"},
     {NULL, 0, NULL, CLI_FLAG, NULL, NULL, NULL, NULL, NULL},
@@ -39,7 +42,10 @@ static int run(Cli *cli)
     mpr_inspect_options o = {
         .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_text(cli, "autocast-profile"), .loss = cli_text(cli, "loss"),
         .logits = cli_text(cli, "logits"), .bind = cli_list(cli, "bind"), .json = cli->json, .forward_only = cli_flag(cli, "forward-only"),
+        .keep_fp32 = cli_list(cli, "keep-fp32"),
     };
+    mpr_model_options mo = {.size = sizeof mo, .untie = cli_list(cli, "untie")};
+    if (!bad) bad = cli_pairs(cli, "tie", cli_list(cli, "tie"), &mo.tie);
     if (bad) return bad;
     if (cli_flag(cli, "env")) {
         char *text = NULL;
@@ -50,7 +56,7 @@ static int run(Cli *cli)
     }
     if (cli->n_args > 1) return cli_usage(cli, "one file at a time", "expected one MODEL, found %d", cli->n_args);
     if (!cli->n_args && !cli_flag(cli, "ops")) return cli_usage(cli, "mpr-inspect MODEL.onnx", "expected one MODEL, found none");
-    if (cli->n_args && mpr_model_load(cli->ctx, cli->args[0], NULL, &model) != MPR_OK) return cli_fail(cli, cli->ctx);
+    if (cli->n_args && mpr_model_load(cli->ctx, cli->args[0], &mo, &model) != MPR_OK) return cli_fail(cli, cli->ctx);
     for (size_t i = 0; i < sizeof views / sizeof *views && !code; i++)
         if (cli_flag(cli, views[i].flag)) {
             if (shown++ && !cli->json) putchar('\n');

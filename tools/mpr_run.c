@@ -44,8 +44,9 @@ static int run(Cli *cli)
         .logits = cli_text(cli, "logits"), .labels = cli_text(cli, "labels"), .ignore_index = cli_int(cli, "ignore-index"),
         .has_ignore_index = true, .label_smoothing = (float)cli_float(cli, "label-smoothing-factor"),
         .loss_scale = (float)cli_float(cli, "loss-scale"), .grads_of = cli_text(cli, "grads-of"),
-        .repeat = (int)cli_int(cli, "repeat"), .milliseconds = &ms, .tie = cli_list(cli, "tie"), .untie = cli_list(cli, "untie"),
+        .repeat = (int)cli_int(cli, "repeat"), .milliseconds = &ms, .untie = cli_list(cli, "untie"),
     };
+    if (!bad) bad = cli_pairs(cli, "tie", cli_list(cli, "tie"), &o.tie);
     if (bad) return bad;
     if (o.autocast && o.dtype) return cli_usage(cli, "drop one of them", "--dtype f64 and --%s contradict each other", o.autocast == MPR_FLOAT16 ? "fp16" : "bf16");
     if (cli_text(cli, "vjp") && o.loss) return cli_usage(cli, "drop one of them", "--vjp and --loss contradict each other");

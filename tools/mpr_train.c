@@ -190,6 +190,33 @@ static int set_options(Cli *cli, mpr_trainer_options *o)
     return 0;
 }
 
+/* Items of a list option, from wherever they were set; NULL when there are none. */
+static const char **option_list(const mpr_trainer_options *o, const char *name, char **text)
+{
+    const char *value = mpr_trainer_options_get(o, name);
+    size_t n = 0;
+    *text = strdup(value ? value : "");
+    const char **list = *text ? calloc(strlen(*text) + 2, sizeof *list) : NULL;
+    if (!list) { fputs("no memory\n", stderr); exit(6); }
+    for (char *rest = *text, *item; (item = strsep(&rest, "\n"));)
+        if (*item) list[n++] = item;
+    return list;
+}
+
+static int load_model(Cli *cli, const mpr_trainer_options *o, mpr_model **model)
+{
+    char *tie_text, *untie_text;
+    const char **tie = option_list(o, "tie", &tie_text), **untie = option_list(o, "untie", &untie_text);
+    mpr_model_options mo = {.size = sizeof mo, .untie = untie[0] ? untie : NULL};
+    int code = cli_pairs(cli, "tie", tie, &mo.tie);
+    if (!code && mpr_model_load(cli->ctx, cli->args[0], &mo, model) != MPR_OK) code = cli_fail(cli, cli->ctx);
+    free(tie);
+    free(untie);
+    free(tie_text);
+    free(untie_text);
+    return code;
+}
+
 static int run(Cli *cli)
 {
     mpr_trainer_options *o = NULL;
@@ -204,8 +231,8 @@ static int run(Cli *cli)
         mpr_free_text(cli->ctx, yaml);
     } else if (!code) {
         if (cli->n_args != 1) code = cli_usage(cli, "mpr-train MODEL.onnx --train-data DATA.npz", "expected one MODEL, found %d", cli->n_args);
-        else if (mpr_model_load(cli->ctx, cli->args[0], NULL, &model) != MPR_OK) code = cli_fail(cli, cli->ctx);
-        else code = train(cli, o, model);
+        else code = load_model(cli, o, &model);
+        if (!code) code = train(cli, o, model);
     }
     mpr_model_destroy(model);
     mpr_trainer_options_destroy(o);

@@ -19,6 +19,7 @@ static mpr_status open(Inspect *i, const char *loss, mpr_session **s, Err *err)
         .eval_autocast = i->o.autocast,
         .loss = i->o.forward_only ? NULL : loss,
         .logits = i->o.logits,
+        .keep_fp32 = i->o.keep_fp32,
     };
     return mpri_session_open(i->model, &so, s, err);
 }

@@ -127,6 +127,26 @@ static mpr_status set(Reader *r, const char *key)
     return status;
 }
 
+/* Keys for the program around the trainer, which reads them itself; one file serves both. */
+static bool of_program(const char *key)
+{
+    static const char *const keys[] = {"device", "threads", "json",  "quiet",
+                                       "verbose", "color",  "no-progress"};
+    char name[32];
+    size_t n = 0;
+    for (; key[n] && n + 1 < sizeof(name); n++) name[n] = key[n] == '_' ? '-' : key[n];
+    name[n] = 0;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+        if (!strcmp(name, keys[i])) return true;
+    return false;
+}
+
+static mpr_status skip_value(Reader *r, const char *key)
+{
+    TRY(next(r));
+    return plain_scalar(&r->event) ? MPR_OK : bad_yaml(r, "the value must be one number or text", key);
+}
+
 static mpr_status read_value(Reader *r, const char *key)
 {
     TRY(next(r));
@@ -152,6 +172,7 @@ static mpr_status read_entry(Reader *r)
     if (id >= 0 && r->seen[id])
         return bad_yaml(r, "the option is there twice", mpri_option_row(id)->name);
     if (id >= 0) r->seen[id] = true;
+    else if (of_program(key)) return skip_value(r, key);
     else return set(r, key); /* names the nearest option */
     return read_value(r, key);
 }

@@ -159,15 +159,39 @@ int cli_finish(const Cli *cli, int code)
 
 /* ---- setting values ---- */
 
-/* A text that lives as long as cli: values, words of the command line. */
+/* Memory that lives as long as cli. */
+static void *keep_bytes(Cli *cli, size_t n)
+{
+    void *p = calloc(1, n);
+    char **kept = realloc(cli->kept, sizeof *kept * ((size_t)cli->n_kept + 1));
+    if (!p || !kept) { fputs("no memory\n", stderr); exit(6); }
+    cli->kept = kept;
+    return cli->kept[cli->n_kept++] = p;
+}
+
+/* A text: values, words of the command line. */
 static char *keep(Cli *cli, const char *prefix, const char *s)
 {
-    char *copy = malloc(strlen(prefix) + strlen(s) + 1);
-    char **kept = realloc(cli->kept, sizeof *kept * ((size_t)cli->n_kept + 1));
-    if (!copy || !kept) { fputs("no memory\n", stderr); exit(6); }
-    cli->kept = kept;
-    cli->kept[cli->n_kept++] = copy;
-    return strcat(strcpy(copy, prefix), s);
+    return strcat(strcpy(keep_bytes(cli, strlen(prefix) + strlen(s) + 1), prefix), s);
+}
+
+int cli_pairs(Cli *cli, const char *flag, const char *const *list, const char *const **pairs)
+{
+    size_t n = 0;
+    *pairs = NULL;
+    while (list && list[n]) n++;
+    if (!n) return 0;
+    const char **names = keep_bytes(cli, (2 * n + 1) * sizeof *names);
+    for (size_t i = 0; i < n; i++) {
+        char *first = keep(cli, "", list[i]), *second = strchr(first, '=');
+        if (!second || second == first || !second[1])
+            return cli_usage(cli, "give --tie A=B with two names of the model", "--%s takes A=B, found '%s'", flag, mpri_err_name(list[i]));
+        *second++ = 0;
+        names[2 * i] = first;
+        names[2 * i + 1] = second;
+    }
+    *pairs = names;
+    return 0;
 }
 
 static int bad_value(const Cli *cli, const CliRow *row, const char *text, const char *origin, const char *allowed)
@@ -231,6 +255,15 @@ static int unknown(const Cli *cli, const char *origin, const char *kind, const c
 
 typedef struct ConfigCall { Cli *cli; const char *file; bool *from_config; } ConfigCall;
 
+/* A common row that a configuration file may set, for a tool whose other options the library reads. */
+static bool of_program(const CliRow *row)
+{
+    static const char *const not_there[] = {"config", "help", "version", "print-config", "print-man"};
+    for (size_t i = 0; i < sizeof not_there / sizeof *not_there; i++)
+        if (!strcmp(row->name, not_there[i])) return false;
+    return !strcmp(row->group, "common");
+}
+
 static int config_entry(void *user, const char *key, const char *value, int line)
 {
     ConfigCall *c = user;
@@ -240,6 +273,7 @@ static int config_entry(void *user, const char *key, const char *value, int line
     for (char *p = name; *p; p++)
         if (*p == '_') *p = '-';
     int i = find_row(c->cli, name);
+    if (c->cli->library_options && (i < 0 || !of_program(&c->cli->rows[i]))) return 0;
     if (i < 0) return unknown(c->cli, origin, "key", key);
     return set_value(c->cli, i, value, origin);
 }
@@ -250,6 +284,7 @@ static int read_config(Cli *cli, const char *file)
     char problem[512];
     int code = 0;
     if (!config_read(file, config_entry, &c, &code, problem, sizeof problem)) {
+        if (cli->library_options) return 0; /* the library reads the file too, and tells what is wrong */
         bool io = problem[0] == '!';
         return print_error(cli, (mpr_error){io ? MPR_E_IO : MPR_E_USAGE, problem + io, file, "see --print-config for the form"});
     }
@@ -497,8 +532,8 @@ int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
     cli->terminal = isatty(2);
     code = normalise(cli, argc, argv, &words, &n);
     if (code) return code;
-    /* the config file is weaker than environment and flags, so find it first */
-    for (int i = 1; i + 1 < n && !code && !cli->library_options; i++)
+    /* the config file is weaker than environment and flags, so find it first; of a library's options only the common ones are read here */
+    for (int i = 1; i + 1 < n && !code; i++)
         if (!strcmp(words[i], "--config")) code = read_config(cli, words[i + 1]);
     if (!code) code = read_environment(cli);
     if (!code) code = parse_flags(cli, n, words);

@@ -67,6 +67,9 @@ int cli_fail(const Cli *cli, const void *handle);
 int cli_usage(const Cli *cli, const char *advice, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Usage error when an output of --flag is a file that the tool reads; either may be NULL. */
 int cli_keep_input(const Cli *cli, const char *flag, const char *output, const char *input);
+/* "A=B" items of a list as names A, B …, NULL-terminated, which live as long as cli; NULL list: NULL.
+ * An item of another form is a usage error. */
+int cli_pairs(Cli *cli, const char *flag, const char *const *list, const char *const **pairs);
 /* Flush and check stdout: a full disk or a closed pipe is exit 5. */
 int cli_finish(const Cli *cli, int code);
 void cli_free(Cli *cli);

@@ -42,7 +42,7 @@ static mpr_status check_target(const ImportedModel *m, const char *path, Err *er
     if (stat(m->path, &from) != 0 || stat(path, &to) != 0 || from.st_dev != to.st_dev ||
         from.st_ino != to.st_ino)
         return MPR_OK;
-    mpri_err_set(err, MPR_E_USAGE, "the output %s is the model itself", mpri_err_name(path));
+    mpri_err_set(err, MPR_E_USAGE, "the output %s is the same file as the input model", mpri_err_name(path));
     return mpri_err_advice(err, "write to another file");
 }
 

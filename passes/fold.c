@@ -94,7 +94,8 @@ static mpr_status fold_kernel(PassCtx *ctx, Node *n, bool spread, bool *folded, 
     if (s == MPR_E_UNSUPPORTED_OP) return MPR_OK;
     if (s != MPR_OK) {
         mpri_err_set(err, s, "%s", local->message);
-        return mpri_err_where(err, "%s", local->where);
+        mpri_err_where(err, "%s", local->where);
+        return mpri_err_advice(err, "%s", local->advice);
     }
     for (int i = 0; i < n->n_out; i++)
         if (n->out[i]) become_const(n, i, out[i].data);

@@ -22,7 +22,10 @@ mpr_status mpri_eval_node(const KernelSet *ref, const Node *n, const Tensor *in,
         size_t bytes;
         TRY(mpri_tensor_of_value(n->out[i], &out[i], &bytes, err));
         out[i].data = mpri_arena_alloc(arena, bytes);
-        if (!out[i].data) return mpri_err_nomem(err, bytes);
+        if (!out[i].data) {
+            mpri_err_nomem(err, bytes);
+            return mpri_err_where(err, "node '%s' (%s)", mpri_err_name(n->name), n->op->name);
+        }
     }
     if (!mpri_kernel_choose(ref, &sig, 0, "ref", &choice))
         return mpri_err_set(err, MPR_E_UNSUPPORTED_OP,

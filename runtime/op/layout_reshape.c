@@ -26,6 +26,7 @@ static mpr_status set_same_bytes(InferCtx *c, const Shape *out)
 typedef struct Target {
     Shape out;
     int infer;      /* position of -1, or -1 */
+    bool wraps;     /* the given dims are numbers whose product is none */
     Dim total, rest; /* elements of x and of the given dims, without copied dims */
 } Target;
 
@@ -38,6 +39,7 @@ static mpr_status read_target(InferCtx *c, const Dim *d, int64_t n, Target *t)
     bool copied[MPRI_MAX_RANK] = {false};
     if (n > MPRI_MAX_RANK) return mpri_op_shape_error(c, 1, "dims asked for, allowed at most 8", n);
     *t = (Target){.out = {.rank = (int)n}, .infer = -1, .total = 1, .rest = 1};
+    bool numbers = true;
     for (int i = 0; i < t->out.rank; i++) {
         int64_t v;
         bool known = mpri_dim_is_int(c->sym, d[i], &v);
@@ -56,8 +58,10 @@ static mpr_status read_target(InferCtx *c, const Dim *d, int64_t n, Target *t)
             copied[i] = true;
         } else {
             t->rest = mpri_dim_mul(c->sym, t->rest, d[i]);
+            numbers = numbers && mpri_dim_const(d[i]);
         }
     }
+    t->wraps = numbers && !mpri_dim_const(t->rest);
     for (int i = 0; i < x->rank; i++)
         if (!copied[i]) t->total = mpri_dim_mul(c->sym, t->total, x->d[i]);
     return MPR_OK;
@@ -88,6 +92,9 @@ static mpr_status infer_reshape(InferCtx *c)
         return set_same_bytes(c, &out);
     }
     TRY(read_target(c, d, n, &t));
+    if (t.wraps)
+        return mpri_err_set(c->err, MPR_E_SHAPE,
+                            "the product of the dims that Reshape asks for has more than 63 bits");
     bool numbers = mpri_dim_const(t.total) && mpri_dim_const(t.rest) && op_shape(c, 0)->rank >= 0;
     if (t.infer >= 0) {
         if (numbers && (t.rest == 0 || t.total % t.rest != 0)) return count_error(c, &t);

@@ -166,7 +166,7 @@ mpr_status mpri_csv_parse(const char *text, size_t n, Arena *arena, Csv *out, Er
         TRY(row(&c, out, out->values + out->rows * out->columns));
         out->rows++;
     }
-    return MPR_OK;
+    return out->rows ? MPR_OK : refuse(&c, "there is no row below the header");
 }
 
 static int64_t number_of(const char *name, const char *key)

@@ -132,6 +132,18 @@ static mpr_status check_rules_matched(mpr_session *s, Err *err)
     return mpri_err_advice(err, "operators and node names are listed by mpr-inspect --precision");
 }
 
+/* A pass that failed for want of a shape may have failed because of an unknown operator: then that is
+ * the finding. */
+static mpr_status tell_cause(const mpr_session *s, Err *err)
+{
+    Err cause;
+    mpri_err_clear(&cause);
+    if (err->code != MPR_E_NOMEM && mpri_import_check_supported(s->model->m->graph, &cause) != MPR_OK &&
+        cause.code == MPR_E_UNSUPPORTED_OP)
+        *err = cause;
+    return err->code;
+}
+
 static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
 {
     Graph *g = mpri_graph_clone(s->model->m->graph, &s->arena);
@@ -150,7 +162,7 @@ static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
     };
     mpr_status status = mpri_passes_run(&ctx, STAGE_PREPARE, g, err);
     mpri_arena_destroy(&scratch);
-    TRY(status);
+    if (status != MPR_OK) return tell_cause(s, err);
     TRY(mpri_import_check_supported(g, err));
     s->graph[mode] = g;
     return MPR_OK;
@@ -205,7 +217,7 @@ mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *option
     mpr_status status = open_session(s, err);
     if (status != MPR_OK) {
         mpri_session_close(s);
-        return status;
+        return mpri_err_where(err, "%s", mpri_err_name(model->m->path));
     }
     *out = s;
     return MPR_OK;

@@ -102,6 +102,8 @@ mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err
 /* Data of a value of the bound graph (inputs to fill, outputs to read); NULL when it has no
  * buffer. */
 void *mpri_plan_value_data(const Plan *p, const Value *v);
+/* "node 'x' (Op)" of the step with the largest output, into buf; "" when there is none. For messages. */
+const char *mpri_plan_largest(const Plan *p, char *buf, size_t size);
 Value *mpri_plan_input(const Plan *p, const char *name);
 Value *mpri_plan_output(const Plan *p, const char *name);
 /* The frozen plan: a line per step, then buffers and totals. */

@@ -1,4 +1,5 @@
 /* The frozen plan as text: a line per step, then buffers, then totals per class. */
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/exec/plan.h"
@@ -56,6 +57,21 @@ static void put_buffers(Text *out, const Plan *p)
             mpri_text_add(out, "%5d  %-6s          - %10zu      -     -  %s\n", i,
                           class_names[b->cls], b->bytes, mpri_err_name(b->name));
     }
+}
+
+const char *mpri_plan_largest(const Plan *p, char *buf, size_t size)
+{
+    size_t most = 0;
+    buf[0] = 0;
+    for (int i = 0; i < p->n_steps; i++) {
+        const PlanStep *s = &p->steps[i];
+        for (int k = 0; k < s->call.n_out; k++) {
+            if (s->out_buffer[k] < 0 || p->buffers[s->out_buffer[k]].bytes <= most) continue;
+            most = p->buffers[s->out_buffer[k]].bytes;
+            snprintf(buf, size, "node '%s' (%s)", mpri_err_name(s->node->name), s->node->op->name);
+        }
+    }
+    return buf;
 }
 
 mpr_status mpri_plan_print(const Plan *p, Text *out)

@@ -332,7 +332,16 @@ static mpr_status make_plan(Run *r)
     bool ref = (r->o.kernels && !strcmp(r->o.kernels, "ref")) || r->o.dtype == MPR_FLOAT64;
     PlanOptions o = {.kernels = ref ? "ref" : NULL};
     TRY(mpri_plan_create(r->device, &r->store, g, arena, &o, &r->plan, r->err));
-    return mpri_plan_bind_memory(r->plan, NULL, r->err);
+    int64_t limit = mpri_context_memory(r->ctx);
+    char node[512];
+    if (r->plan->arena_bytes > (uint64_t)limit) {
+        mpri_err_set(r->err, MPR_E_NOMEM, "these shapes need %zu bytes, allowed are %lld",
+                     r->plan->arena_bytes, (long long)limit);
+        mpri_err_advice(r->err, "use a smaller batch, or raise mpr_limits.memory_bytes");
+        return mpri_err_where(r->err, "%s", mpri_plan_largest(r->plan, node, sizeof(node)));
+    }
+    if (mpri_plan_bind_memory(r->plan, NULL, r->err) == MPR_OK) return MPR_OK;
+    return mpri_err_where(r->err, "%s", mpri_plan_largest(r->plan, node, sizeof(node)));
 }
 
 static mpr_dtype declared_type(const Run *r, const char *output, mpr_dtype have)

@@ -170,6 +170,9 @@ mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out
     if (status == MPR_OK) status = index_plan(s, sp, err);
     if (status == MPR_OK) status = share_memory(s, sp->plan, err);
     if (status != MPR_OK) {
+        char node[512];
+        if (status == MPR_E_NOMEM && sp->plan)
+            mpri_err_where(err, "%s", mpri_plan_largest(sp->plan, node, sizeof(node)));
         mpri_plan_destroy(sp->plan);
         mpri_free(&s->ctx->alloc, sp);
         return status;

@@ -209,6 +209,7 @@ static void csv_tables(void **state)
     static const struct {
         const char *text, *word;
     } bad[] = {
+        {"x,y\n", "no row"},
         {"", "empty"},
         {"a,a\n", "twice"},
         {"a,\n1,2\n", "column 2"},

@@ -154,7 +154,8 @@ static void yaml_faults(void **state)
             fail_msg("no '%s' in: %s | %s", faults[i].word, e.message, e.where);
     }
     static const char *const fine[] = {"", "# nothing\n", "{\"seed\": 3, \"freeze\": []}\n",
-                                       "seed: 3\r\nmax_steps: 4\r\n", "seed:\n"};
+                                       "seed: 3\r\nmax_steps: 4\r\n", "seed:\n",
+                                       "threads: 2\nseed: 3\nno_progress: true\n"};
     for (size_t i = 0; i < sizeof(fine) / sizeof(*fine); i++) {
         write_file(path, fine[i]);
         if (mpr_trainer_options_load(o, path) != MPR_OK)

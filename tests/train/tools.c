@@ -21,6 +21,10 @@ static const Case cases[] = {
     {"mpr-train", "MODEL --json --fp16=", "MPR_E_USAGE", "fp16"},
     {"mpr-train", "MODEL --json --threads 2x", "MPR_E_USAGE", "2x"},
     {"mpr-run", "MODEL --json --threads 2x", "MPR_E_USAGE", "2x"},
+    {"mpr-train", "MODEL --json --synthetic 8 --tie a", "MPR_E_USAGE", "A=B"},
+    {"mpr-train", "MODEL --json --synthetic 8 --tie a=b", "MPR_E_USAGE", "no tensor 'a'"},
+    {"mpr-inspect", "MODEL --json --untie nothing", "MPR_E_USAGE", "nothing"},
+    {"mpr-inspect", "MODEL --json --tie =b", "MPR_E_USAGE", "A=B"},
     {"mpr-run", "MODEL --json --inputs=", "MPR_E_USAGE", "inputs"},
     {"mpr-run", "MODEL --json --inputs ''", "MPR_E_USAGE", "inputs"},
     {"mpr-run", "MODEL --json --inputs DATA --outputs MODEL", "MPR_E_USAGE", "same file"},
@@ -80,6 +84,28 @@ static void environment(void **state)
     unsetenv("MPR_THREADS");
 }
 
+/* Common keys of a configuration file are the tool's, all others the library's. */
+static void configuration(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mpr-tools-XXXXXX", words[128];
+    close(mkstemp(path));
+    static const struct {
+        const char *text, *says;
+    } files[] = {{"threads: 3x\n", "3x"},
+                 {"threads: 1\nlerning-rate: 1\n", "learning-rate"},
+                 {"help: true\n", "help"}};
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(files[i].text, f);
+        assert_int_equal(fclose(f), 0);
+        snprintf(words, sizeof(words), "MODEL --json --synthetic 8 --config %s", path);
+        check(&(Case){"mpr-train", words, "MPR_E_USAGE", files[i].says});
+    }
+    unlink(path);
+}
+
 /* The files that the refusals name are the tests' own data: they are as they were. */
 static void inputs_untouched(void **state)
 {
@@ -96,6 +122,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
         cmocka_unit_test(environment),
+        cmocka_unit_test(configuration),
         cmocka_unit_test(inputs_untouched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

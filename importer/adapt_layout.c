@@ -10,6 +10,15 @@ static mpr_status list_to_input(Draft *d, const char *name, int k, Err *err)
     return mpri_adapt_set_input(d, k, mpri_adapt_ints(d, name, v.n, v.v), err);
 }
 
+static bool constant_int(const Value *v, int64_t *x)
+{
+    if (!v || v->kind != VAL_CONST || !v->data || mpri_shape_elements(&v->shape) != 1 ||
+        !mpri_dtype_size(v->dtype))
+        return false;
+    *x = (int64_t)mpri_load_f64(v->dtype, v->data, 0);
+    return true;
+}
+
 static mpr_status adapt_axes(Draft *d, Err *err)
 {
     return list_to_input(d, "axes", 1, err);
@@ -60,6 +69,26 @@ static mpr_status adapt_pad(Draft *d, Err *err)
     return MPR_OK;
 }
 
+/* Before 6 every input was a scalar: how often, along which axis. */
+static mpr_status adapt_tile(Draft *d, Err *err)
+{
+    const Value *x = d->n_in == 3 ? d->in[0] : NULL;
+    int64_t tiles, axis, repeats[MPRI_MAX_RANK];
+    if (!x) return MPR_OK;
+    if (x->shape.rank < 0 || !constant_int(d->in[1], &tiles) || !constant_int(d->in[2], &axis)) {
+        d->opaque_why = "Tile before opset 6 with a computed count or axis";
+        return MPR_OK;
+    }
+    if (axis < 0 || axis >= x->shape.rank) {
+        mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: axis %lld of a tensor of rank %d", d->label,
+                         (long long)axis, x->shape.rank);
+        return MPR_OK;
+    }
+    for (int k = 0; k < x->shape.rank; k++) repeats[k] = k == axis ? tiles : 1;
+    d->n_in = 1;
+    return mpri_adapt_set_input(d, 1, mpri_adapt_ints(d, "repeats", x->shape.rank, repeats), err);
+}
+
 static mpr_status adapt_topk(Draft *d, Err *err)
 {
     int64_t k;
@@ -75,6 +104,7 @@ const AdaptRow mpri_adapt_layout[] = {
     {"Slice", 1, 9, adapt_slice_1},
     {"Concat", 1, 3, adapt_concat_1},
     {"Pad", 1, 10, adapt_pad},
+    {"Tile", 1, 5, adapt_tile},
     {"TopK", 1, 9, adapt_topk},
     {NULL, 0, 0, NULL},
 };

@@ -65,6 +65,12 @@ static bool recovered_group(const Node *n)
     return n->origin.n > 1 && (mpri_is(n, OP_LayerNormalization) || mpri_is(n, OP_Softmax));
 }
 
+/* torch-cpu computes borders that repeat elements in f32; a constant border only moves data. */
+static bool repeating_pad(const Node *n)
+{
+    return mpri_is(n, OP_Pad) && ((const PadParams *)n->params)->mode[0] != 'c';
+}
+
 static CastDecision base_decision(const Profile *p, const Node *n)
 {
     if (n->op->flags & OPF_LOSS)
@@ -76,6 +82,7 @@ static CastDecision base_decision(const Profile *p, const Node *n)
                               "recovered from single operators: one f32 group on every profile"};
     if ((divides_constant(n) || is_rsqrt(n)) && listed(p, &mpri_op_Reciprocal) == CAST_FP32)
         return (CastDecision){CAST_FP32, p->why[OP_Reciprocal]};
+    if (repeating_pad(n)) c = p->cpu ? CAST_FP32 : CAST_KEEP;
     return (CastDecision){c, p->why[n->op->id]};
 }
 

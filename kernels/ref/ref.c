@@ -10,6 +10,7 @@ static const KernelTable *const families[] = {
     &mpri_ref_softmax,     &mpri_ref_norm, &mpri_ref_loss,    &mpri_ref_layout,
     &mpri_ref_index,       &mpri_ref_conv, &mpri_ref_dropout, &mpri_ref_update,
     &mpri_ref_attention,   &mpri_ref_rotary,
+    &mpri_ref_tile_pad,    &mpri_ref_scatter, &mpri_ref_select, &mpri_ref_onehot,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 

@@ -149,6 +149,44 @@ typedef struct GatherNDParams {
     int64_t batch_dims;
 } GatherNDParams;
 
+typedef struct PadParams { /* Pad(x, pads, constant_value?, axes?) */
+    const char *mode; /* "constant", "reflect", "edge", "wrap" */
+} PadParams;
+
+/* ScatterElements(data, indices, updates), Scatter: reduction "none" (the last update wins), "add",
+ * "mul", "max", "min". ScatterND: the same, indices as in GatherND. */
+typedef struct ScatterParams {
+    int64_t axis;
+    const char *reduction;
+} ScatterParams;
+typedef struct ScatterNDParams {
+    const char *reduction;
+} ScatterNDParams;
+typedef struct TensorScatterParams { /* TensorScatter(past_cache, update, write_indices?) */
+    int64_t axis;
+    const char *mode; /* "linear", "circular" */
+} TensorScatterParams;
+
+/* Compress(x, condition), Unique(x). */
+#define MPRI_NO_AXIS INT64_MIN /* the tensor as one flat list */
+typedef struct CompressParams {
+    int64_t axis; /* or MPRI_NO_AXIS */
+} CompressParams;
+typedef struct UniqueParams {
+    int64_t axis; /* or MPRI_NO_AXIS */
+    int64_t sorted;
+} UniqueParams;
+typedef struct ReverseSequenceParams {
+    int64_t batch_axis, time_axis;
+} ReverseSequenceParams;
+typedef struct OneHotParams {
+    int64_t axis;
+} OneHotParams;
+typedef struct EyeLikeParams {
+    int64_t dtype; /* 0: type of the input */
+    int64_t k;
+} EyeLikeParams;
+
 /* Conv(x, w, b?); ConvGradInput(dy, w), ConvGradWeight(dy, x): dims = shape of the gradient. */
 typedef struct ConvParams {
     const char *auto_pad; /* NOTSET, SAME_UPPER, SAME_LOWER, VALID */

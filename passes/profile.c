@@ -71,6 +71,13 @@ static bool repeating_pad(const Node *n)
     return mpri_is(n, OP_Pad) && ((const PadParams *)n->params)->mode[0] != 'c';
 }
 
+/* scatter_add is on CUDA's promote list, the other scatters are on none. */
+static bool adding_scatter(const Node *n)
+{
+    return mpri_is(n, OP_ScatterElements) &&
+           !strcmp(((const ScatterParams *)n->params)->reduction, "add");
+}
+
 static CastDecision base_decision(const Profile *p, const Node *n)
 {
     if (n->op->flags & OPF_LOSS)
@@ -82,6 +89,7 @@ static CastDecision base_decision(const Profile *p, const Node *n)
                               "recovered from single operators: one f32 group on every profile"};
     if ((divides_constant(n) || is_rsqrt(n)) && listed(p, &mpri_op_Reciprocal) == CAST_FP32)
         return (CastDecision){CAST_FP32, p->why[OP_Reciprocal]};
+    if (adding_scatter(n) && !p->cpu) c = CAST_WIDEST;
     if (repeating_pad(n)) c = p->cpu ? CAST_FP32 : CAST_KEEP;
     return (CastDecision){c, p->why[n->op->id]};
 }

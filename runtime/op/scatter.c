@@ -244,30 +244,32 @@ static mpr_status grad_tensor_scatter(GradCtx *c)
 
 /* ---- definitions ---- */
 
-/* Torch promotes index_put and scatter to the wider of data and updates. */
-#define SCATTER                                                                                   \
-    .min_out = 1, .max_out = 1, .inplace = 1, .cast_cuda = CAST_WIDEST, .cast_cpu = CAST_WIDEST,  \
+/* Torch promotes index_put and index_copy, and scatter_add on CUDA (passes/profile.c); what it does
+ * not list it refuses when types differ, and data decide here. */
+#define SCATTER(cuda, cpu)                                                                \
+    .min_out = 1, .max_out = 1, .inplace = 1, .cast_cuda = CAST_##cuda, .cast_cpu = CAST_##cpu, \
     .grad_state = GRAD_FUNCTION
 
 const OpDef mpri_op_Scatter = {
-    MPRI_OP(Scatter, "", "scatter"), .help = "the old name of ScatterElements", SCATTER,
+    MPRI_OP(Scatter, "", "scatter"), .help = "the old name of ScatterElements", SCATTER(KEEP, KEEP),
     .min_in = 3, .max_in = 3, PARAMS(ScatterParams, scatter_attrs), .fixed_in = 2, .nondiff_in = 2,
     .infer = infer_scatter_elements, .grad = grad_scatter_elements,
 };
 const OpDef mpri_op_ScatterElements = {
     MPRI_OP(ScatterElements, "", "scatter"),
-    .help = "updates into data along an axis, one index per update", SCATTER,
+    .help = "updates into data along an axis, one index per update", SCATTER(KEEP, KEEP),
     .min_in = 3, .max_in = 3, PARAMS(ScatterParams, scatter_attrs), .fixed_in = 2, .nondiff_in = 2,
     .infer = infer_scatter_elements, .grad = grad_scatter_elements,
 };
 const OpDef mpri_op_ScatterND = {
-    MPRI_OP(ScatterND, "", "scatter"), .help = "slices into data by index tuples", SCATTER,
+    MPRI_OP(ScatterND, "", "scatter"), .help = "slices into data by index tuples",
+    SCATTER(WIDEST, KEEP),
     .min_in = 3, .max_in = 3, PARAMS(ScatterNDParams, scatter_nd_attrs), .fixed_in = 2,
     .nondiff_in = 2, .infer = infer_scatter_nd, .grad = grad_scatter_nd,
 };
 const OpDef mpri_op_TensorScatter = {
     MPRI_OP(TensorScatter, "", "scatter"),
-    .help = "rows into a cache from a position per batch row on", SCATTER,
+    .help = "rows into a cache from a position per batch row on", SCATTER(WIDEST, WIDEST),
     .min_in = 2, .max_in = 3, .optional_in = 4, PARAMS(TensorScatterParams, tensor_scatter_attrs),
     .fixed_in = 4, .nondiff_in = 4, .infer = infer_tensor_scatter, .grad = grad_tensor_scatter,
 };

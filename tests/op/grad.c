@@ -318,6 +318,14 @@ static void layout(void **state)
         {"1", NULL, "const s: i64[0] = []\n y = Reshape(x, s)", 0, 0},
         {"2,3,4", NULL, "y = Trilu(x)", 0, 0},
         {"3,3", NULL, "const k: i64[] = -1\n y = Trilu(x, k) {upper=0}", 0, 0},
+        {"2,3,1", NULL, "const r: i64[3] = [2,1,3]\n y = Tile(x, r)", 0, 0},
+        {"2,3", NULL, "const r: i64[2] = [2,0]\n y = Tile(x, r)", 0, 0},
+        {"2,3", "", "const p: i64[4] = [1,-1,0,2]\n y = Pad(x, p, w)", 0, 0},
+        {"2,3", "1", "const p: i64[2] = [2,-1]\n const a: i64[1] = [-1]\n y = Pad(x, p, w, a)", 0,
+         0},
+        {"3,2", NULL, "const p: i64[4] = [3,1,2,0]\n y = Pad(x, p) {mode=\"reflect\"}", 0, 0},
+        {"3,2", NULL, "const p: i64[4] = [3,-1,2,2]\n y = Pad(x, p) {mode=\"edge\"}", 0, 0},
+        {"3,2", NULL, "const p: i64[4] = [4,1,0,3]\n y = Pad(x, p) {mode=\"wrap\"}", 0, 0},
         {"2,3,4", NULL, "y = Transpose(x)", 0, 0},
         {"2,3,4", NULL, "y = Transpose(x) {perm=[1,2,0]}", 0, 0},
         {"", NULL, "y = Transpose(x)", 0, 0},
@@ -361,6 +369,28 @@ static void indexing(void **state)
         {"2,3", NULL, "const i: i64[2,2] = [0,0,2,-1]\n y = GatherElements(x, i) {axis=1}", 0, 0},
         {"3,2,2", NULL, "const i: i64[3,2] = [0,1,2,0,0,1]\n y = GatherND(x, i)", 0, 0},
         {"2,3,2", NULL, "const i: i64[2,1] = [2,-1]\n y = GatherND(x, i) {batch_dims=1}", 0, 0},
+        {"3,4", "2,2", "const i: i64[2,2] = [0,2,-1,0]\n y = Scatter(x, i, w)", 0, 0},
+        {"3,4", "2,2", "const i: i64[2,2] = [0,2,-1,0]\n y = ScatterElements(x, i, w) {axis=1}", 0,
+         0},
+        {"3,4", "2,3", "const i: i64[2,3] = [1,1,0,-1,2,2]\n"
+                       " y = ScatterElements(x, i, w) {axis=1, reduction=\"add\"}", 0, 0},
+        {"3,4", "2,3", "const i: i64[2,3] = [1,1,1,-1,2,2]\n"
+                       " y = ScatterElements(x, i, w) {axis=1, reduction=\"mul\"}", -2, 2},
+        {"3,4", "2,3", "const i: i64[2,3] = [1,1,0,-1,2,2]\n"
+                       " y = ScatterElements(x, i, w) {axis=1, reduction=\"max\"}", -2, 2},
+        {"3,4", "2,4", "const i: i64[2,1] = [2,-1]\n y = ScatterND(x, i, w) {reduction=\"add\"}", 0,
+         0},
+        {"3,4", "2", "const i: i64[2,2] = [2,1,0,3]\n y = ScatterND(x, i, w)", 0, 0},
+        {"3,4", "2", "const i: i64[2,2] = [2,1,2,1]\n y = ScatterND(x, i, w) {reduction=\"min\"}",
+         -2, 2},
+        {"2,4,3", "2,2,3", "const i: i64[2] = [3,0]\n"
+                           " y = TensorScatter(x, w, i) {mode=\"circular\"}", 0, 0},
+        {"2,4,3", "2,2,3", "y = TensorScatter(x, w)", 0, 0},
+        {"3,4", NULL, "const m: bool[3] = [0,1,1]\n y = Compress(x, m) {axis=1}", 0, 0},
+        {"3,2", NULL, "const m: bool[5] = [1,0,0,1,1]\n y = Compress(x, m)", 0, 0},
+        {"4,2,3", NULL, "const n: i64[2] = [3,1]\n y = ReverseSequence(x, n)", 0, 0},
+        {"2", NULL, "const i: i64[2,2] = [0,-1,5,2]\n const d: i64[] = 3\n"
+                    " y = OneHot(i, d, x) {axis=1}", 0, 0},
     };
     RUN(rows);
 }

@@ -109,6 +109,13 @@ static const OpCase op_cases[] = {
     BINARY("Equal"),
     {"Concat", M("a") M("b") "y = Concat(a, b) {axis=0}\n"},
     {"Gather", M("a") "input i: i64[4]\ny = Gather(a, i)\n"},
+    {"ScatterElements", M("a") "input i: i64[4,4]\n" M("b") "y = ScatterElements(a, i, b)\n"},
+    {"ScatterElements.add", M("a") "input i: i64[4,4]\n" M("b")
+     "y = ScatterElements(a, i, b) {reduction=\"add\"}\n"},
+    {"ScatterND", M("a") "input i: i64[4,1]\n" M("b") "y = ScatterND(a, i, b)\n"},
+    {"Pad.constant", M("a") "const p: i64[4] = [1,0,0,2]\ny = Pad(a, p)\n"},
+    {"Pad.reflect", M("a") "const p: i64[4] = [1,0,0,2]\ny = Pad(a, p) {mode=\"reflect\"}\n"},
+    {"Tile", M("a") "const r: i64[2] = [2,1]\ny = Tile(a, r)\n"},
     {"Reshape", M("a") "const s: i64[2] = [2,8]\ny = Reshape(a, s)\n"},
     UNARY("Transpose"),
     {"Squeeze", "input a: f32[1,4]\nconst s: i64[1] = [0]\ny = Squeeze(a, s)\n"},

@@ -34,6 +34,7 @@ static void find_deciders(Decide *d)
         for (int i = 0; i < n->origin.n; i++) {
             int k = n->origin.v[i];
             if (k < 0 || k >= d->f->n_nodes || !strcmp(d->f->nodes[k].op_type, "Cast")) continue;
+            if (d->f->nodes[k].domain[0]) continue; /* another schema: it stays as it is */
             if (!names_op(&d->f->nodes[k], d->by[k]) || names_op(&d->f->nodes[k], n))
                 d->by[k] = n;
         }

@@ -8,10 +8,11 @@
 #include "runtime/op/params.h"
 
 typedef struct Draft Draft;
-/* Emits the node (and what it needs around it) itself; outputs go to out[]. */
+/* Emits the node (and what it needs around it) itself; outputs go to out[DRAFT_OUTPUTS]. It may set
+ * opaque_why instead. */
 typedef mpr_status (*EmitFn)(Draft *d, Value **out, Err *err);
 
-enum { DRAFT_SPARE_INPUTS = 8 };
+enum { DRAFT_SPARE_INPUTS = 8, DRAFT_OUTPUTS = 8 };
 
 struct Draft {
     Import *im;

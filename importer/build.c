@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "importer/adapt.h"
+#include "importer/microsoft.h"
 #include "importer/sparse.h"
 #include "importer/tensors.h"
 
@@ -331,14 +332,24 @@ static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
     return err->findings ? MPR_OK : mpri_build_infer(b->im, n, d->label, err);
 }
 
-static mpr_status emit_node(Build *b, Draft *d, Err *err)
+static mpr_status emit_node(Build *b, Draft *d, int index, Err *err)
 {
     if (!d->emit || err->findings) return MPR_OK;
-    Value *out;
-    TRY(d->emit(d, &out, err));
-    const char *name = d->node->p->output[0];
-    mpri_value_rename(b->g, out, name);
-    mpri_scope_find(b->scope, name)->value = out;
+    Value *out[DRAFT_OUTPUTS] = {NULL};
+    mpr_status status = d->emit(d, out, err);
+    if (status != MPR_OK) return mpri_err_where(err, "%s", d->label);
+    if (d->opaque_why) return create_node(b, d, index, err);
+    for (int k = 0; k < d->n_out; k++) {
+        const char *name = d->node->p->output[k];
+        if (!name[0]) continue;
+        Value *v = k < DRAFT_OUTPUTS ? out[k] : NULL;
+        if (!v)
+            return mpri_err_finding(err, MPR_E_INVALID_MODEL,
+                                    "%s: a required input is empty, or it has no output %d",
+                                    d->label, k);
+        mpri_value_rename(b->g, v, name);
+        mpri_scope_find(b->scope, name)->value = v;
+    }
     return MPR_OK;
 }
 
@@ -379,9 +390,10 @@ static mpr_status add_node(Build *b, int index, Err *err)
     *origin = n->origin;
     if (n->origin >= 0) d.origin = (Origin){origin, 1};
     bool opaque = d.op->flags & OPF_OPAQUE;
+    d.emit = opaque ? mpri_microsoft_find(n->domain, n->p->op_type) : NULL;
     if (!opaque) TRY(mpri_adapt_node(&d, err));
     if (!opaque && d.opaque_why) d.op = b->g->ops->opaque, d.emit = NULL;
-    return d.emit ? emit_node(b, &d, err) : create_node(b, &d, index, err);
+    return d.emit ? emit_node(b, &d, index, err) : create_node(b, &d, index, err);
 }
 
 /* Copies of merged tensors that a reader gets without an Identity between. */

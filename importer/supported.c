@@ -48,6 +48,8 @@ static bool is_training_op(const char *type)
 
 static bool is_quantised(const char *type)
 {
+    const char *op = strrchr(type, ':'); /* QGemm, but not QuickGelu */
+    if (op && op[1] == 'Q' && op[2] >= 'A' && op[2] <= 'Z') return true;
     return strstr(type, "NBits") || strstr(type, "QLinear") || strstr(type, "Quantize") ||
            strstr(type, "Integer") || strstr(type, "QAttention");
 }

@@ -1,7 +1,7 @@
 /* Attention and its gradient, one query at a time in double. See runtime/op/attention.c for the
  * operands and kernels/attention.h for what a query may see.
  *
- * * A masked key is left out by choice, never by adding -inf, so NaN and inf behind a mask do no
+ * A masked key is left out by choice, never by adding -inf, so NaN and inf behind a mask do no
  * harm. A query that sees no key gives zeros. */
 #include "kernels/attention.h"
 #include "kernels/ref/util.h"

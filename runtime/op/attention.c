@@ -2,7 +2,7 @@
  * and past keys: ONNX Attention, the meaning of opset 25. A query that sees no key gives zeros and
  * takes no gradient.
  *
- * * The backward pass keeps the output and the log-sum-exp of each row, an output that only the
+ * The backward pass keeps the output and the log-sum-exp of each row, an output that only the
  * gradient rule asks for, and computes the probabilities again (Dao et al., "FlashAttention",
  * 2022). Trap: scale multiplies the product once here; the ONNX text multiplies q and k by its
  * root, which differs only where a product of that type would overflow. */

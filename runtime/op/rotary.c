@@ -2,7 +2,7 @@
  * an angle that depends on the token, y1 = c x1 - s x2, y2 = s x1 + c x2. The gradient turns back,
  * so it is the same operator with -sin.
  *
- * * Unlike the ONNX text, caches of a 16-bit x may stay f32, and a leading 1 of theirs is
+ * Unlike the ONNX text, caches of a 16-bit x may stay f32, and a leading 1 of theirs is
  * broadcast over the batch, as PyTorch's exporter writes them. */
 #include "runtime/op/rules.h"
 

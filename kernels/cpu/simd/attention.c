@@ -2,13 +2,13 @@
  * whole (Dao, "FlashAttention-2", 2023). Products go through the micro-kernel of the matrix
  * product, which also converts 16-bit storage while packing.
  *
- * * Forward: a tile is one block of queries of one head; it runs over the keys with the maximum
+ * Forward: a tile is one block of queries of one head; it runs over the keys with the maximum
  * and the sum of exponentials so far, and scales what it has when the maximum grows. Backward: a
  * tile is one key head with all queries that read it, so dk and dv of a block of keys are summed
  * in one place and dq in an f32 buffer of the worker: order of additions and bits do not depend on
  * threads.
  *
- * * Trap: a masked score is set to -inf by choice and its probability to 0 by choice; adding -inf
+ * Trap: a masked score is set to -inf by choice and its probability to 0 by choice; adding -inf
  * to an infinite product would make NaN. A query that sees no key has lse = +inf, so exp(s - lse)
  * is 0 in the backward pass without a test. */
 #include "kernels/attention.h"

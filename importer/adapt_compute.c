@@ -89,7 +89,48 @@ static mpr_status adapt_broadcast(Draft *d, Err *err)
     return MPR_OK;
 }
 
+/* A slope per channel stood for dim 1 of the input, whatever follows it. */
+static mpr_status adapt_prelu(Draft *d, Err *err)
+{
+    int64_t axes[MPRI_MAX_RANK];
+    if (d->n_in != 2 || !d->in[0] || !d->in[1]) return MPR_OK;
+    const Shape *x = &d->in[0]->shape, *slope = &d->in[1]->shape;
+    if (slope->rank != 1 || slope->d[0] == 1 || x->rank < 3) return MPR_OK;
+    for (int i = 0; i < x->rank - 2; i++) axes[i] = i + 1;
+    Value *in[2] = {d->in[1], mpri_adapt_ints(d, "axes", x->rank - 2, axes)}, *wide;
+    if (!in[1]) return mpri_err_nomem(err, sizeof axes);
+    TRY(mpri_adapt_emit(d, OP_Unsqueeze, "wide", NULL, 2, in, &wide, err));
+    d->in[1] = wide;
+    return MPR_OK;
+}
+
 /* ---- others */
+
+/* Before 6 the defaults had fewer digits. */
+static mpr_status adapt_selu(Draft *d, Err *err)
+{
+    SeluParams *p = d->params;
+    (void)err;
+    p->alpha = 1.6732f;
+    p->gamma = 1.0507f;
+    return MPR_OK;
+}
+
+/* The type of input 1 is known as a rule: then the node is a Cast. */
+static mpr_status emit_cast(Draft *d, Value **out, Err *err)
+{
+    CastParams p = *(const CastParams *)d->params;
+    p.to = d->in[1]->dtype;
+    return mpri_adapt_emit(d, OP_Cast, "cast", &p, 1, d->in, out, err);
+}
+
+static mpr_status adapt_cast_like(Draft *d, Err *err)
+{
+    (void)err;
+    if (d->n_in == 2 && d->in[0] && d->in[1] && mpri_dtype_size(d->in[1]->dtype) > 0)
+        d->emit = emit_cast;
+    return MPR_OK;
+}
 
 static mpr_status adapt_cast_1(Draft *d, Err *err)
 {
@@ -143,7 +184,11 @@ const AdaptRow mpri_adapt_compute[] = {
     {"Mul", 1, 6, adapt_broadcast},
     {"Div", 1, 6, adapt_broadcast},
     {"Pow", 1, 6, adapt_broadcast},
+    {"PRelu", 1, 6, adapt_prelu},
+    {"Selu", 1, 5, adapt_selu},
+    {"CastLike", 15, 1000, adapt_cast_like},
     {"And", 1, 6, adapt_broadcast},
+    {"Xor", 1, 6, adapt_broadcast},
     {"Or", 1, 6, adapt_broadcast},
     {"Equal", 1, 6, adapt_broadcast},
     {"Less", 1, 6, adapt_broadcast},

@@ -7,7 +7,8 @@
 #include <pthread.h>
 
 #define CPU_FAMILIES(X, isa)                                                                  \
-    X(matmul, isa) X(conv_depthwise, isa) X(conv, isa) X(elementwise, isa) X(cast, isa)       \
+    X(matmul, isa) X(conv_depthwise, isa) X(conv, isa) X(elementwise, isa) X(activation, isa) \
+    X(cast, isa)                                                                              \
     X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa) X(layout, isa) X(index, isa)     \
     X(dropout, isa) X(update, isa) X(attention, isa) X(rotary, isa)
 

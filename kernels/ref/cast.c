@@ -1,4 +1,4 @@
-/* Cast between any two computable types, and Identity. Floats convert with one rounding, float to
+/* Cast between any two computable types (CastLike reads input 0 only), and Identity. Floats convert with one rounding, float to
  * integer truncates and saturates, anything non-zero is true. A 64-bit integer reaches a narrow
  * float through a double that was rounded to odd, so that the second rounding decides as a single
  * one would (Boldo and Melquiond, "When double rounding is odd", 2005). */
@@ -45,6 +45,7 @@ static mpr_status k_cast(const KernelCall *c)
 
 static const KernelRow rows[] = {
     REF_ROW(Cast, "cast", k_cast),
+    REF_ROW(CastLike, "castlike", k_cast),
     REF_ROW(Identity, "identity", k_cast),
 };
 const KernelTable mpri_ref_cast = REF_TABLE(rows);

@@ -11,6 +11,7 @@ static const KernelTable *const families[] = {
     &mpri_ref_index,       &mpri_ref_conv, &mpri_ref_dropout, &mpri_ref_update,
     &mpri_ref_attention,   &mpri_ref_rotary,
     &mpri_ref_tile_pad,    &mpri_ref_scatter, &mpri_ref_select, &mpri_ref_onehot,
+    &mpri_ref_activation,  &mpri_ref_math, &mpri_ref_bitwise,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 

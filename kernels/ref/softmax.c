@@ -1,4 +1,4 @@
-/* Softmax and LogSoftmax along one axis, and their gradients from the saved output. The maximum is
+/* Softmax, LogSoftmax and Hardmax along one axis, and their gradients from the saved output. The maximum is
  * taken out first. A row of only -inf (all keys masked) gives 0, not NaN, its logarithm -inf. */
 #include "kernels/ref/util.h"
 
@@ -49,6 +49,28 @@ static mpr_status forward(const KernelCall *c, bool log_form)
     return MPR_OK;
 }
 
+/* 1 at the first largest element; a NaN is the largest. */
+static mpr_status k_hardmax(const KernelCall *c)
+{
+    const SoftmaxParams *p = c->params;
+    const Tensor *x = &c->in[0];
+    Lines lines = lines_of(x, p->axis);
+    for (int64_t i = 0; i < lines.count; i++) {
+        Line l = line(&lines, i);
+        int64_t best = 0;
+        double top = l.n ? mpri_ref_load(x, l.base) : 0;
+        for (int64_t j = 1; j < l.n && !isnan(top); j++) {
+            double v = mpri_ref_load(x, l.base + j * l.stride);
+            if (!(v > top) && !isnan(v)) continue;
+            top = v;
+            best = j;
+        }
+        for (int64_t j = 0; j < l.n; j++)
+            mpri_ref_store(&c->out[0], l.base + j * l.stride, j == best);
+    }
+    return MPR_OK;
+}
+
 /* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm. A masked row: y = dx = 0. */
 static void softmax_grad(const Tensor *dy, const Tensor *y, Tensor *dx, Line l, bool log_form)
 {
@@ -82,6 +104,7 @@ static mpr_status k_log_softmax_grad(const KernelCall *c) { return backward(c, t
 static const KernelRow rows[] = {
     REF_ROW(Softmax, "softmax", k_softmax),
     REF_ROW(LogSoftmax, "logsoftmax", k_log_softmax),
+    REF_ROW(Hardmax, "hardmax", k_hardmax),
     REF_ROW(SoftmaxGrad, "softmaxgrad", k_softmax_grad),
     REF_ROW(LogSoftmaxGrad, "logsoftmaxgrad", k_log_softmax_grad),
 };

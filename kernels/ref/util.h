@@ -14,6 +14,7 @@ extern const KernelTable mpri_ref_elementwise, mpri_ref_cast, mpri_ref_matmul, m
 extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_ref_conv,
     mpri_ref_dropout, mpri_ref_update, mpri_ref_attention, mpri_ref_rotary;
 extern const KernelTable mpri_ref_tile_pad, mpri_ref_scatter, mpri_ref_select, mpri_ref_onehot;
+extern const KernelTable mpri_ref_activation, mpri_ref_math, mpri_ref_bitwise;
 
 #define REF_TABLE(rows) {(rows), (int)(sizeof(rows) / sizeof((rows)[0]))}
 #define REF_ROW(Op, lower, function) {.op = OP_##Op, .name = "ref." lower, .fn = (function)}

@@ -1,9 +1,17 @@
-/* Cast and Identity. The gradient of a cast is the cast back, so the backward pass runs in the
+/* Cast, CastLike and Identity. The gradient of a cast is the cast back, so the backward pass runs in the
  * types of the forward pass. */
 #include "runtime/op/rules.h"
 
 static const AttrRow cast_attrs[] = {
     ATTR(CastParams, to, "to", DTYPE, .required = true),
+    ATTR_FLAG(CastParams, saturate, "saturate", 1),
+    ATTR(CastParams, round_mode, "round_mode", STRING, .def_string = "up",
+         .choices = "up|down|nearest"),
+    ATTR_END,
+};
+
+static const AttrRow cast_like_attrs[] = {
+    ATTR(CastParams, to, "to", DTYPE, .internal = true),
     ATTR_FLAG(CastParams, saturate, "saturate", 1),
     ATTR(CastParams, round_mode, "round_mode", STRING, .def_string = "up",
          .choices = "up|down|nearest"),
@@ -42,6 +50,14 @@ static mpr_status infer_cast(InferCtx *c)
     return MPR_OK;
 }
 
+/* The importer writes a Cast where it knows the type of input 1. */
+static mpr_status infer_cast_like(InferCtx *c)
+{
+    TRY(mpri_infer_set(c, 0, op_type(c, 1), op_shape(c, 0)));
+    cast_content(c, op_type(c, 1));
+    return MPR_OK;
+}
+
 static mpr_status grad_cast(GradCtx *c)
 {
     c->dx[0] = mpri_build_cast(c->b, c->dy[0], grad_in(c, 0)->dtype);
@@ -66,6 +82,12 @@ const OpDef mpri_op_Cast = {
     .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(CastParams, cast_attrs),
     .flags = OPF_ELEMENTWISE, .inplace = 1, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
     .infer = infer_cast, .grad_state = GRAD_FUNCTION, .grad = grad_cast,
+};
+const OpDef mpri_op_CastLike = {
+    MPRI_OP(CastLike, "", "cast"), .help = "to the element type of input 1",
+    .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(CastParams, cast_like_attrs),
+    .flags = OPF_ELEMENTWISE, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .fixed_in = 2,
+    .infer = infer_cast_like, .grad_state = GRAD_FUNCTION, .grad = grad_cast, .nondiff_in = 2,
 };
 const OpDef mpri_op_Identity = {
     MPRI_OP(Identity, "", "cast"), .help = "the same tensor",

@@ -11,7 +11,7 @@ static const AttrRow gelu_attrs[] = {
     ATTR_END,
 };
 
-static mpr_status infer_unary(InferCtx *c, TypeSet set)
+mpr_status mpri_op_infer_unary(InferCtx *c, TypeSet set)
 {
     const ElementwiseParams *p = c->n->params;
     DType t;
@@ -19,13 +19,13 @@ static mpr_status infer_unary(InferCtx *c, TypeSet set)
     return mpri_infer_set(c, 0, t, op_shape(c, 0));
 }
 
-static mpr_status infer_float(InferCtx *c) { return infer_unary(c, TS_FLOAT); }
-static mpr_status infer_abs(InferCtx *c) { return infer_unary(c, TS_NUMBER); }
-static mpr_status infer_relu(InferCtx *c) { return infer_unary(c, TS_FLOAT | TS_SIGNED); }
+static mpr_status infer_float(InferCtx *c) { return mpri_op_infer_unary(c, TS_FLOAT); }
+static mpr_status infer_abs(InferCtx *c) { return mpri_op_infer_unary(c, TS_NUMBER); }
+static mpr_status infer_relu(InferCtx *c) { return mpri_op_infer_unary(c, TS_FLOAT | TS_SIGNED); }
 
 static mpr_status infer_neg(InferCtx *c)
 {
-    TRY(infer_unary(c, TS_FLOAT | TS_SIGNED));
+    TRY(mpri_op_infer_unary(c, TS_FLOAT | TS_SIGNED));
     mpri_op_content_neg(c);
     return MPR_OK;
 }
@@ -45,7 +45,7 @@ static mpr_status infer_clip(InferCtx *c)
 }
 
 /* dy and the saved tensor have one shape; the gradient has the type of dy. */
-static mpr_status infer_activation_grad(InferCtx *c)
+mpr_status mpri_op_infer_activation_grad(InferCtx *c)
 {
     const ElementwiseParams *p = c->n->params;
     DType t;
@@ -106,7 +106,7 @@ const OpDef mpri_op_Clip = {
 #define ACTIVATION_GRAD                                                                            \
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,                                          \
     .flags = OPF_INTERNAL | OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3,          \
-    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = infer_activation_grad,               \
+    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = mpri_op_infer_activation_grad,               \
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built"
 
 const OpDef mpri_op_ReluGrad = {

@@ -98,6 +98,11 @@ Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *a
     return mpri_build2(c->b, op, &p, v, mpri_build_i64s(c->b, n, axes));
 }
 
+Value *mpri_op_grad_wide(GradCtx *c, Value *x)
+{
+    return x ? mpri_build_cast(c->b, x, mpri_op_wide(x->dtype)) : NULL;
+}
+
 mpr_status mpri_op_grad_output(GradCtx *c, int index, Value **out)
 {
     Node *n = c->n;

@@ -24,8 +24,36 @@ typedef struct GeluParams { /* Gelu, GeluGrad */
 typedef struct ModParams {
     int64_t fmod;
 } ModParams;
+typedef struct AlphaParams { /* LeakyRelu, ThresholdedRelu, Elu, Celu, Swish, SwiGLU, and
+                                LeakyReluGrad(dy, x), SwishGrad(dy, x) */
+    int64_t out_dtype;
+    float alpha;
+} AlphaParams;
+typedef struct SeluParams {
+    int64_t out_dtype;
+    float alpha, gamma;
+} SeluParams;
+/* EluGrad(dy, x): dy * gamma where x > 0, else dy * gamma * alpha / divisor * e^(x / divisor). */
+typedef struct EluGradParams {
+    int64_t out_dtype;
+    float alpha, gamma, divisor;
+} EluGradParams;
+typedef struct HardSigmoidParams { /* HardSigmoid, HardSigmoidGrad(dy, x) */
+    int64_t out_dtype;
+    float alpha, beta;
+} HardSigmoidParams;
+typedef struct ShrinkParams {
+    int64_t out_dtype;
+    float lambd, bias;
+} ShrinkParams;
+typedef struct IsInfParams {
+    int64_t detect_negative, detect_positive;
+} IsInfParams;
+typedef struct BitShiftParams {
+    const char *direction; /* "LEFT" or "RIGHT" */
+} BitShiftParams;
 typedef struct CastParams {
-    int64_t to;                 /* mpr_dtype */
+    int64_t to;                 /* mpr_dtype; CastLike: unused, the type is that of input 1 */
     int64_t saturate;           /* matters for 8-bit floats only */
     const char *round_mode;     /* matters for 8-bit floats only */
 } CastParams;

@@ -144,6 +144,9 @@ Value *mpri_op_grad_zero(GradCtx *c, const Value *v);
 Value *mpri_op_grad_binary(GradCtx *c, int op, Value *a, Value *b);
 Value *mpri_op_grad_unary(GradCtx *c, int op, Value *a);
 Value *mpri_op_grad_scale(GradCtx *c, Value *a, double factor); /* a * factor */
+/* x in the type that gradients of several operations compute in: f32 for 16 bits. The casts are
+ * absorbed by the kernels, so the result is rounded once. */
+Value *mpri_op_grad_wide(GradCtx *c, Value *x);
 /* Reduce over axes (ReduceSum, ReduceProd …), keeping dims. */
 Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *axes);
 /* Output `index` of the forward node, added to it when it was not wanted before. The array dy of

@@ -1,5 +1,5 @@
-/* Softmax and LogSoftmax over one axis, computed in f32 and rounded once. The backward pass keeps
- * the output only. */
+/* Softmax, LogSoftmax and Hardmax over one axis, computed in f32 and rounded once. The backward pass
+ * keeps the output only. */
 #include "runtime/op/rules.h"
 
 static const AttrRow softmax_attrs[] = {
@@ -66,6 +66,12 @@ const OpDef mpri_op_Softmax = {
 const OpDef mpri_op_LogSoftmax = {
     MPRI_OP(LogSoftmax, "", "softmax"), .help = "x - log sum e^x along one axis", SOFTMAX,
     .grad = grad_log_softmax,
+};
+const OpDef mpri_op_Hardmax = {
+    MPRI_OP(Hardmax, "", "softmax"), .help = "1 at the first maximum along one axis, 0 elsewhere",
+    .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(SoftmaxParams, softmax_attrs),
+    .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP,
+    .infer = infer_softmax, .grad_state = GRAD_ZERO, .nondiff_in = 1,
 };
 const OpDef mpri_op_SoftmaxGrad = {
     MPRI_OP(SoftmaxGrad, "mpr", "softmax"), .help = "(dy, y): (dy - sum(dy * y)) * y", SOFTMAX_GRAD,

@@ -237,6 +237,8 @@ static void run_cases(const Case *cases, int n)
 /* ---- the tables ---- */
 
 static const ElementwiseParams plain = {0};
+static const AlphaParams alpha_form = {.alpha = 0.7f};
+static const HardSigmoidParams hard_form = {.alpha = 0.3f, .beta = 0.45f};
 static const GeluParams erf_form = {.approximate = "none"}, tanh_form = {.approximate = "tanh"};
 
 static void unary(void **state)
@@ -251,6 +253,15 @@ static void unary(void **state)
         UNARY(Sqrt, "+", 0.51), UNARY(Exp, "n", 2), UNARY(Log, "+", 2), UNARY(Sin, "n", 2),
             UNARY(Cos, "n", 2),
         UNARY(Erf, "n", 2), UNARY(Tanh, "n", 2), UNARY(Sigmoid, "n", 2.5),
+        {OP_LeakyRelu, &alpha_form, {"F[40001]n"}, {"F[40001]"}, 0.51, 0, 1},
+        {OP_Elu, &alpha_form, {"F[40001]n"}, {"F[40001]"}, 3, 0, 1},
+        {OP_Celu, &alpha_form, {"F[40001]n"}, {"F[40001]"}, 6, 0, 1},
+        {OP_Selu, &(SeluParams){0, 1.6732632f, 1.050701f}, {"F[40001]n"}, {"F[40001]"}, 3.5, 0, 1},
+        {OP_HardSigmoid, &hard_form, {"F[40001]n"}, {"F[40001]"}, 2, 1, 1},
+        {OP_HardSwish, &plain, {"F[40001]n"}, {"F[40001]"}, 2, 4, 1},
+        UNARY(Softplus, "n", 3), UNARY(Mish, "n", 5),
+        {OP_Swish, &alpha_form, {"F[40001]n"}, {"F[40001]"}, 7, 0, 1}, /* rounding of alpha x */
+        {OP_Swish, &alpha_form, {"F[]n"}, {"F[]"}, 7, 0, 1},
         {OP_Gelu, &erf_form, {"F[40001]n"}, {"F[40001]"}, 6, 0, 1},
         {OP_Gelu, &tanh_form, {"F[40001]n"}, {"F[40001]"}, 6, 0.1, 1},
         {OP_Clip, &plain, {"F[40001]n", "F[]=-1", "F[]=0.5"}, {"F[40001]"}, 0, 0, 1},
@@ -272,6 +283,11 @@ static void binary(void **state)
     {OP_##Op, &plain, {"F[]" kind, "F[70,3]" kind}, {"F[70,3]"}, ulp_, 0, 3},               \
     {OP_##Op, &plain, {"F[3,1,5,1]" kind, "F[4,1,33]" kind}, {"F[3,4,5,33]"}, ulp_, 0, 3},  \
     {OP_##Op, &plain, {"F[3,1]" kind, "F[1,5]" kind}, {"F[3,5]"}, ulp_, 0, 3}
+#define BINARY_INTO_FIRST(Op, kind, ulp_)                                                   \
+    {OP_##Op, &plain, {"F[7,4801]" kind, "F[7,4801]" kind}, {"F[7,4801]"}, ulp_, 0, 1},     \
+    {OP_##Op, &plain, {"F[70,481]" kind, "F[70,1]" kind}, {"F[70,481]"}, ulp_, 0, 1},       \
+    {OP_##Op, &plain, {"F[70,33]" kind, "F[33]" kind}, {"F[70,33]"}, ulp_, 0, 1},           \
+    {OP_##Op, &plain, {"F[70,33]" kind, "F[1]" kind}, {"F[70,33]"}, ulp_, 0, 1}
     const Case cases[] = {
         BINARY(Add, "n", 0.51), BINARY(Sub, "n", 0.51), BINARY(Mul, "n", 0.51),
             BINARY(Div, "+", 0.51),
@@ -285,6 +301,16 @@ static void binary(void **state)
         {OP_SigmoidGrad, &plain, {"F[40001]n", "F[40001]p"}, {"F[40001]"}, 2, 0, 3},
         {OP_GeluGrad, &erf_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 4, 4, 3},
         {OP_GeluGrad, &tanh_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 4, 4, 3},
+        BINARY_INTO_FIRST(PRelu, "n", 0.51),
+        {OP_SwiGLU, &alpha_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 7, 0, 3},
+        {OP_LeakyReluGrad, &alpha_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 0.51, 0, 3},
+        {OP_EluGrad, &(EluGradParams){0, 1.5f, 1.25f, 0.75f}, {"F[40001]n", "F[40001]n"},
+         {"F[40001]"}, 10, 0, 3}, /* rounding of x / divisor */
+        {OP_HardSigmoidGrad, &hard_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 0.51, 0, 3},
+        {OP_HardSwishGrad, &plain, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 2, 4, 3},
+        {OP_SoftplusGrad, &plain, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 4, 0, 3},
+        {OP_MishGrad, &plain, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 6, 8, 3},
+        {OP_SwishGrad, &alpha_form, {"F[40001]n", "F[40001]n"}, {"F[40001]"}, 6, 8, 3},
         {OP_Equal, &plain, {"F[33,1001]n", "F[1001]n"}, {"bool[33,1001]"}, 0, 0, 0},
         {OP_Less, &plain, {"F[33,1001]n", "F[]=0"}, {"bool[33,1001]"}, 0, 0, 0},
         {OP_Greater, &plain, {"F[33,1]n", "F[33,5]n"}, {"bool[33,5]"}, 0, 0, 0},

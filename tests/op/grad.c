@@ -134,6 +134,20 @@ static void unary(void **state)
         {"Gelu(x) {approximate=\"tanh\"}", -3, 3}, {"Identity(x)", -1, 1},
         {"Cast(x) {to=f64}", -1, 1}, {"Clip(x)", -1, 1}, {"Mul(x, x)", -1, 1},
         {"Sum(x, x, x)", -1, 1}, {"Max(x, x)", -1, 1}, {"Div(x, x)", 1, 2}, {"Dropout(x)", -1, 1},
+        {"LeakyRelu(x)", 0.1, 2}, {"LeakyRelu(x) {alpha=0.3}", -2, -0.1},
+        {"ThresholdedRelu(x)", 1.1, 2}, {"ThresholdedRelu(x)", -1, 0.9},
+        {"Elu(x) {alpha=1.5}", 0.1, 2}, {"Elu(x) {alpha=1.5}", -3, -0.1},
+        {"Selu(x)", 0.1, 2}, {"Selu(x)", -3, -0.1},
+        {"Celu(x) {alpha=0.7}", 0.1, 2}, {"Celu(x) {alpha=0.7}", -3, -0.1},
+        {"HardSigmoid(x)", -2.4, 2.4}, {"HardSigmoid(x)", 3, 4},
+        {"HardSwish(x)", -2.9, 2.9}, {"HardSwish(x)", 3.1, 5}, {"HardSwish(x)", -5, -3.1},
+        {"Softplus(x)", -5, 5}, {"Mish(x)", -5, 5}, {"Mish(x)", 20, 40},
+        {"Swish(x)", -5, 5}, {"Swish(x) {alpha=-1.25}", -3, 3}, {"SwiGLU(x, x)", -3, 3},
+        {"Shrink(x) {bias=0.25}", 0.6, 2}, {"Shrink(x) {bias=0.25}", -2, -0.6},
+        {"Shrink(x)", -0.4, 0.4}, {"CastLike(x, x)", -1, 1},
+        {"Tan(x)", -1.2, 1.2}, {"Asin(x)", -0.9, 0.9}, {"Acos(x)", -0.9, 0.9}, {"Atan(x)", -3, 3},
+        {"Sinh(x)", -2, 2}, {"Cosh(x)", -2, 2}, {"Asinh(x)", -3, 3}, {"Acosh(x)", 1.5, 4},
+        {"Atanh(x)", -0.9, 0.9}, {"Mean(x, x, x)", -1, 1},
     };
     static const char *const shapes[] = {"2,3", "", "0,3", "1,1,4"};
     char text[512];
@@ -160,7 +174,7 @@ static void binary(void **state)
         {"Min(a, b)", -2, 2},           {"Max(a, b, a)", -2, 2},
         {"Sum(a, b, b)", -2, 2},        {"Where(cond, a, b)", -2, 2},
         {"Where(cond, b, a)", -2, 2},   {"Mod(a, b) {fmod=1}", 0.5, 2},
-        {"Clip(a, zero, half)", -2, 2},
+        {"Clip(a, zero, half)", -2, 2}, {"Mean(a, b, b)", -2, 2},
     };
     static const char *const shapes[][2] = {
         {"2,3", "2,3"}, {"2,3", "3"}, {"2,1", "1,3"}, {"3", "2,3"}, {"", "2,3"},
@@ -198,6 +212,18 @@ static void run_rows(const Row *rows, size_t n)
     }
 }
 #define RUN(rows) run_rows(rows, sizeof(rows) / sizeof *(rows))
+
+/* The slope of PRelu is broadcast to x. */
+static void slopes(void **state)
+{
+    (void)state;
+    static const Row rows[] = {
+        {"2,3", "3", "y = PRelu(x, w)", 0.1, 2},       {"2,3", "3", "y = PRelu(x, w)", -2, -0.1},
+        {"2,2,3", "2,1", "y = PRelu(x, w)", -2, -0.1}, {"2,3", "", "y = PRelu(x, w)", -2, -0.1},
+        {"0,3", "3", "y = PRelu(x, w)", -2, -0.1},     {"2,3", "2,3", "y = SwiGLU(x, w)", -3, 3},
+    };
+    RUN(rows);
+}
 
 static void matmul(void **state)
 {
@@ -464,7 +490,7 @@ static void complete(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unary), cmocka_unit_test(binary), cmocka_unit_test(matmul),
+        cmocka_unit_test(unary), cmocka_unit_test(binary), cmocka_unit_test(slopes), cmocka_unit_test(matmul),
         cmocka_unit_test(reduce), cmocka_unit_test(softmax_norm_loss), cmocka_unit_test(layout),
         cmocka_unit_test(indexing), cmocka_unit_test(conv), cmocka_unit_test(ties_and_kinks),
         cmocka_unit_test(complete),

@@ -86,6 +86,59 @@ VF_FN vf vf_sigmoid(vf x)
     return vf_blend(vm_lt(x, vf_zero()), e, one) / (one + e);
 }
 
+/* e^x - 1: a series around 0. */
+VF_FN vf vf_expm1(vf x)
+{
+    static const float c[] = {1.0f / 2,   1.0f / 6,    1.0f / 24,   1.0f / 120,
+                              1.0f / 720, 1.0f / 5040, 1.0f / 40320};
+    vf small = vf_fma(x * x, vf_poly_(x, c, 7), x);
+    return vf_blend(vm_lt(vf_abs(x), vf_set1(0.5f)), small, vf_exp(x) - vf_set1(1.0f));
+}
+
+/* max(x, 0) + log(1 + e), e = e^-|x|: where u = 1 + e was rounded, log(u) e / (u - 1) makes up for
+ * it. */
+VF_FN vf vf_softplus(vf x)
+{
+    const vf one = vf_set1(1.0f);
+    vf e = vf_exp(vf_neg(vf_abs(x))), u = one + e, d = u - one;
+    vf tail = vf_blend(vm_eq(d, vf_zero()), e, vf_log(u) * (e / d));
+    return vf_max_nan(x, vf_zero()) + tail;
+}
+
+/* x sigmoid(z), z = alpha x; -inf gives -inf * 0 = NaN, as PyTorch. */
+VF_FN vf vf_swish(vf x, vf z)
+{
+    const vf one = vf_set1(1.0f);
+    vf e = vf_exp(vf_neg(vf_abs(z)));
+    return x * vf_blend(vm_lt(z, vf_zero()), e, one) / (one + e);
+}
+/* s + z s (1 - s), s = sigmoid(z), to 6 ulp of the larger of the result and s: there is a zero near
+ * -1.28. Infinities give NaN. */
+VF_FN vf vf_swish_grad(vf z)
+{
+    const vf one = vf_set1(1.0f);
+    vf e = vf_exp(vf_neg(vf_abs(z))), d = one / (one + e);
+    vf s = d * vf_blend(vm_lt(z, vf_zero()), e, one);
+    return vf_fma(z, e * d * d, s);
+}
+
+/* x tanh(log(1 + e^x)) = x n / (n + 2) with e = e^x, n = e (e + 2); from 20 on that is x. */
+VF_FN vf vf_mish(vf x)
+{
+    const vf two = vf_set1(2.0f);
+    vf e = vf_exp(vf_min(vf_set1(20.0f), x)), n = e * (e + two); /* NaN stays */
+    return x * (n / (n + two));
+}
+/* n / (n + 2) + 4 x e (1 + e) / (n + 2)^2, to 8 ulp of the larger of the result and n / (n + 2):
+ * there is a zero near -1.19. Infinities give NaN. */
+VF_FN vf vf_mish_grad(vf x)
+{
+    const vf one = vf_set1(1.0f), two = vf_set1(2.0f);
+    vf e = vf_exp(vf_min(vf_set1(20.0f), x)), n = e * (e + two), d = one / (n + two);
+    vf slope = vf_set1(4.0f) * (e * d) * ((one + e) * d);
+    return vf_fma(x, vf_blend(vm_lt(x, vf_set1(20.0f)), slope, vf_zero()), n * d);
+}
+
 /* exp(-t^2 / 2): the square is carried in two parts, since its rounding error grows with t. */
 VF_FN vf vf_exp_half_square_(vf t)
 {
@@ -125,7 +178,7 @@ VF_FN vf vf_erf(vf x)
     return vf_blend(vm_lt(a, vf_set1(0.95f)), small, large);
 }
 
-/* x Phi(x): a series around 0; from |x| = 0.7 on max(x, 0) - |x| Phi(-|x|), where
+/* x Phi(x), where -inf gives -inf * 0 = NaN, as PyTorch: a series around 0; from |x| = 0.7 on max(x, 0) - |x| Phi(-|x|), where
  * t Phi(-t) exp(t^2 / 2) = 1/sqrt(2 pi) - n(t) / d(t). A subnormal result may be
  * off by 8 units of its last place. */
 VF_FN vf vf_gelu(vf x)
@@ -140,17 +193,18 @@ VF_FN vf vf_gelu(vf x)
     vf center = x * vf_fma(x, vf_poly_(x * x, c, 5), vf_set1(0.5f));
     vf g = vf_set1(0.398942280f) - vf_poly_(t, n, 4) / vf_poly_(t, d, 6);
     vf outer = vf_max(x, vf_zero()) - g * vf_exp_half_square_(t);
+    outer = vf_blend(vm_eq(x, vf_set1(-INFINITY)), vf_set1(NAN), outer);
     return vf_blend(vm_lt(t, vf_set1(0.7f)), center, outer);
 }
 /* Phi(x) + x phi(x), to 2 ulp of Phi(x) or of the result, whichever is larger (there is a zero near
- * -0.75). */
+ * -0.75). Infinities give NaN, as PyTorch. */
 VF_FN vf vf_gelu_grad(vf x)
 {
     const vf one = vf_set1(1.0f);
     vf t = vf_min(vf_set1(14.4f), vf_abs(x)), e = vf_exp_half_square_(t);
     vf below, above = vf_tail_ratio_(t, &below);
     vf low = e * vf_fnma(t, vf_set1(0.398942280f), above / below); /* the value at -t */
-    return vf_blend(vm_lt(x, vf_zero()), low, one - low);
+    return vf_fma(x, vf_zero(), vf_blend(vm_lt(x, vf_zero()), low, one - low));
 }
 
 /* exp(-2 u), u = sqrt(2 / pi) (t + 0.044715 t^3), the rounding of u carried along. */
@@ -179,6 +233,7 @@ VF_FN vf vf_gelu_tanh(vf x)
     const vf one = vf_set1(1.0f);
     vf e = vf_exp_tanh_arg_(vf_abs(x));
     vf low = vf_max(vf_set1(-11.0f), x) * e;
+    low = vf_blend(vm_eq(x, vf_set1(-INFINITY)), vf_set1(NAN), low);
     return vf_blend(vm_lt(x, vf_zero()), low, x) / (one + e);
 }
 VF_FN vf vf_gelu_tanh_grad(vf x)
@@ -188,7 +243,7 @@ VF_FN vf vf_gelu_tanh_grad(vf x)
     vf e = vf_exp_tanh_arg_(t), d = one / (one + e);
     vf du = vf_fma(t * t, vf_set1(0.214064449f), vf_set1(1.59576912f));
     vf low = e * d * vf_fnma(t * d, du, one); /* the value at -t */
-    return vf_blend(vm_lt(x, vf_zero()), low, one - low);
+    return vf_fma(x, vf_zero(), vf_blend(vm_lt(x, vf_zero()), low, one - low));
 }
 
 /* ---- by the C library where a vector form would not pay ---- */

@@ -24,6 +24,8 @@ typedef struct Segm {
     int *place;     /* by node id: index into items + 1, 0 = outside the segment */
     int *edge, *next_edge, n_edges; /* per item a list of (target) edges: slot order */
     int *target;
+    Item **ready;   /* sinks that can run: a heap, the one nearest to its slot on top */
+    int n_ready;
     Node **order;
     int n_order;
 } Segm;
@@ -35,7 +37,7 @@ static Item *item_of(const Segm *s, const Node *n)
 
 static bool writes(const Node *n, int k)
 {
-    return (n->op->flags & OPF_EFFECT) && k < 32 && (n->op->writes >> k & 1);
+    return (n->op->flags & OPF_EFFECT) && mpri_op_mask(n->op->writes, k);
 }
 
 /* Steps to the nearest effect when every reader of n is a sink; -1 otherwise. */
@@ -113,6 +115,48 @@ static void classify(Segm *s)
     for (int i = s->n - 1; i >= 0; i--) s->items[i].to_slot = distance(s, s->items[i].n);
 }
 
+/* ---- the heap: nearest slot first, ties to the older place ---- */
+
+static bool before(const Item *a, const Item *b)
+{
+    return a->to_slot != b->to_slot ? a->to_slot < b->to_slot : a < b;
+}
+
+static bool is_ready_sink(const Item *it)
+{
+    return !it->done && !it->free && it->to_slot >= 0 && it->waits <= 0;
+}
+
+static void push_sink(Segm *s, Item *it)
+{
+    int at = s->n_ready++;
+    for (int up; at > 0 && before(it, s->ready[up = (at - 1) / 2]); at = up)
+        s->ready[at] = s->ready[up];
+    s->ready[at] = it;
+}
+
+/* NULL when no sink can run. One that ran out of turn is passed over. */
+static Item *next_sink(Segm *s)
+{
+    while (s->n_ready) {
+        Item *top = s->ready[0], *last = s->ready[--s->n_ready];
+        int at = 0;
+        for (int down; (down = 2 * at + 1) < s->n_ready; at = down) {
+            if (down + 1 < s->n_ready && before(s->ready[down + 1], s->ready[down])) down++;
+            if (before(last, s->ready[down])) break;
+            s->ready[at] = s->ready[down];
+        }
+        s->ready[at] = last;
+        if (!top->done) return top;
+    }
+    return NULL;
+}
+
+static void release(Segm *s, Item *it)
+{
+    if (--it->waits == 0 && is_ready_sink(it)) push_sink(s, it);
+}
+
 static void emit(Segm *s, Item *it)
 {
     if (it->done) return;
@@ -126,21 +170,10 @@ static void emit(Segm *s, Item *it)
     for (int i = 0; i < it->n->n_out; i++)
         for (const Use *u = it->n->out[i] ? it->n->out[i]->uses : NULL; u; u = u->next) {
             Item *user = item_of(s, u->user);
-            if (user) user->waits--;
+            if (user) release(s, user);
         }
     for (int e = s->edge[it - s->items]; e; e = s->next_edge[e - 1])
-        s->items[s->target[e - 1]].waits--;
-}
-
-static Item *next_sink(Segm *s)
-{
-    Item *best = NULL;
-    for (int i = 0; i < s->n; i++) {
-        Item *it = &s->items[i];
-        if (it->done || it->free || it->to_slot < 0 || it->waits > 0) continue;
-        if (!best || it->to_slot < best->to_slot) best = it;
-    }
-    return best;
+        release(s, &s->items[s->target[e - 1]]);
 }
 
 static mpr_status schedule_backward(PassCtx *ctx, Graph *g, bool *changed, Err *err)
@@ -154,7 +187,9 @@ static mpr_status schedule_backward(PassCtx *ctx, Graph *g, bool *changed, Err *
     s.items = ARENA_ARRAY(ctx->scratch, Item, s.n);
     s.order = ARENA_ARRAY(ctx->scratch, Node *, s.n);
     s.place = ARENA_ARRAY(ctx->scratch, int, g->next_node_id);
-    if (!s.items || !s.order || !s.place) return mpri_err_nomem(err, (size_t)s.n * sizeof *s.items);
+    s.ready = ARENA_ARRAY(ctx->scratch, Item *, s.n);
+    if (!s.items || !s.order || !s.place || !s.ready)
+        return mpri_err_nomem(err, (size_t)s.n * sizeof *s.items);
     int i = 0;
     for (Node *n = g->first; n; n = n->next)
         if (n->segment == SEG_BACKWARD) {
@@ -163,6 +198,8 @@ static mpr_status schedule_backward(PassCtx *ctx, Graph *g, bool *changed, Err *
         }
     classify(&s);
     TRY(order_effects(&s, ctx, err));
+    for (i = 0; i < s.n; i++)
+        if (is_ready_sink(&s.items[i])) push_sink(&s, &s.items[i]);
     for (i = 0; i < s.n; i++) {
         for (Item *sink = next_sink(&s); sink; sink = next_sink(&s)) emit(&s, sink);
         if (!s.items[i].done && !s.items[i].free && s.items[i].to_slot < 0) emit(&s, &s.items[i]);

@@ -17,6 +17,11 @@ typedef struct Order {
     int first, index;
 } Order;
 
+typedef struct Placed { /* what the search reads of a placed item, side by side */
+    size_t offset, end;
+    int first, last;
+} Placed;
+
 /* By size descending; ties by first use, then index: a total order, so the result is reproducible.
  */
 static int by_size(const void *a, const void *b)
@@ -65,7 +70,7 @@ mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
     *peak = *lower_bound = 0;
     if (n == 0) return MPR_OK;
     Order *order = ARENA_ARRAY(scratch, Order, n);
-    int *placed = ARENA_ARRAY(scratch, int, n); /* indices, ascending offset */
+    Placed *placed = ARENA_ARRAY(scratch, Placed, n); /* ascending offset */
     if (!order || !placed) return mpri_err_nomem(err, sizeof *order * (size_t)n);
     TRY(live_bound(items, n, scratch, lower_bound, err));
     for (int i = 0; i < n; i++) order[i] = (Order){items[i].bytes, items[i].first, i};
@@ -78,7 +83,7 @@ mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
         if (need == 0) continue;
         bool found = false;
         for (int j = 0; j < n_placed; j++) {
-            const MemItem *p = &items[placed[j]];
+            const Placed *p = &placed[j];
             if (p->last < it->first || p->first > it->last) continue;
             if (p->offset > end) {
                 size_t gap = p->offset - end;
@@ -88,17 +93,16 @@ mpr_status mpri_memory_plan(MemItem *items, int n, Arena *scratch, size_t *peak,
                     found = true;
                 }
             }
-            size_t p_end = p->offset + align64(p->bytes);
-            if (p_end > end) end = p_end;
+            if (p->end > end) end = p->end;
         }
         it->offset = found ? best : end;
         if (it->offset + need > *peak) *peak = it->offset + need;
         int at = n_placed++;
-        while (at > 0 && items[placed[at - 1]].offset > it->offset) {
+        while (at > 0 && placed[at - 1].offset > it->offset) {
             placed[at] = placed[at - 1];
             at--;
         }
-        placed[at] = order[k].index;
+        placed[at] = (Placed){it->offset, it->offset + need, it->first, it->last};
     }
     return MPR_OK;
 }

@@ -149,9 +149,17 @@ static mpr_status index_plan(mpr_session *s, SessionPlan *sp, Err *err)
     if (!sp->key || !sp->inputs || !sp->writes_grad) return mpri_err_nomem(err, 0);
     fill_key(s, sp->key);
     for (int i = 0; i < s->n_inputs; i++) sp->inputs[i] = mpri_plan_input(p, s->inputs[i].name);
-    for (int i = 0; i < s->n_params; i++)
-        for (int k = 0; k < p->graph->n_slots && !sp->writes_grad[i]; k++)
-            sp->writes_grad[i] = !strcmp(p->graph->slots[k].name, s->params[i].grad_slot);
+    const Graph *g = p->graph;
+    bool *used = ARENA_ARRAY(&p->arena, bool, s->store.n + 1); /* slots of the store in this plan */
+    if (!used) return mpri_err_nomem(err, (size_t)s->store.n);
+    for (int k = 0; k < g->n_slots; k++) {
+        const StoreSlot *slot = mpri_store_find(&s->store, g->slots[k].name);
+        if (slot) used[slot - s->store.slots] = true;
+    }
+    for (int i = 0; i < s->n_params; i++) {
+        const StoreSlot *slot = mpri_store_find(&s->store, s->params[i].grad_slot);
+        sp->writes_grad[i] = slot && used[slot - s->store.slots];
+    }
     return MPR_OK;
 }
 

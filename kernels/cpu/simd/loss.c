@@ -114,12 +114,13 @@ VF_FN void rows_of_tile(const CrossEntropy *e, int64_t tile, RowFn row)
 
 static void forward_tile(void *ctx, int64_t tile) { rows_of_tile(ctx, tile, forward_row); }
 
-/* Inputs logits, labels, weights; outputs loss, lse, count. */
+/* Inputs logits, labels, weights; outputs loss, lse, count, each only where it is wanted: a backward
+ * pass may ask for the statistics alone. */
 static mpr_status k_cross_entropy(const KernelCall *c)
 {
     CrossEntropy e = cross_entropy(c, 0, 2);
     double sum = 0, count = 0;
-    Tensor *loss = &c->out[0], *counted = output_or_null(c, 2);
+    Tensor *loss = output_or_null(c, 0), *counted = output_or_null(c, 2);
     e.lse = output_or_null(c, 1);
     e.row_loss = c->workspace;
     TRY(check_labels(&e, c));
@@ -128,9 +129,10 @@ static mpr_status k_cross_entropy(const KernelCall *c)
         int64_t label = label_of(&e, i);
         sum += e.row_loss[i];
         count += label < 0 ? 0 : (double)weight_of(&e, label);
-        if (e.none) vf_st1(loss->dtype, loss->data, i, (float)e.row_loss[i]);
+        if (loss && e.none) vf_st1(loss->dtype, loss->data, i, (float)e.row_loss[i]);
     }
-    if (!e.none) vf_st1(loss->dtype, loss->data, 0, (float)(e.mean ? sum / count : sum));
+    if (loss && !e.none)
+        vf_st1(loss->dtype, loss->data, 0, (float)(e.mean ? sum / count : sum));
     if (counted) vf_st1(counted->dtype, counted->data, 0, (float)count);
     return MPR_OK;
 }

@@ -10,5 +10,7 @@
 void test_case_check(const CaseRow *r, Device *device);
 /* Sets seen[id] for each operator that the row is about. */
 void test_case_mark(const CaseRow *r, bool seen[OP_COUNT]);
+/* A gradient that agreed with differences went through this operator. */
+bool test_case_reached(int op);
 
 #endif

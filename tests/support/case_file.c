@@ -150,7 +150,8 @@ static bool read_tensor(Cursor *c, CaseArg *a)
     if (accept(c, "=")) return read_values(c, a);
     a->ranged = accept(c, "in ");
     if (a->ranged) return read_range(c, &a->low, &a->high);
-    return c->row->kind == ROW_GRAD || broken(c, "expected '=' and the values");
+    if (c->row->kind == ROW_GRAD || c->row->kind == ROW_FAULT) return true;
+    return broken(c, "expected '=' and the values");
 }
 
 /* ---- rows ---- */
@@ -181,7 +182,7 @@ static bool read_arguments(Cursor *c)
         a->absent = c->p[0] == '-' && strchr(" ,)", c->p[1]);
         if (a->absent) c->p++;
         else if (!read_same(c, a) && !read_tensor(c, a)) return false;
-        if (!a->absent && !a->valued && !mpri_dtype_is_float(a->dtype))
+        if (r->kind == ROW_GRAD && !a->absent && !a->valued && !mpri_dtype_is_float(a->dtype))
             return broken(c, "only float inputs are differentiated: '= values' is missing");
     }
     return true;

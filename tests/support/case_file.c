@@ -147,7 +147,9 @@ static bool read_range(Cursor *c, double *low, double *high)
 static bool read_tensor(Cursor *c, CaseArg *a)
 {
     if (!read_type(c, a)) return false;
-    if (accept(c, "=")) return read_values(c, a);
+    bool empty = false;
+    for (int k = 0; k < a->rank; k++) empty = empty || a->dims[k] == 0;
+    if (accept(c, "=") || (empty && c->row->kind != ROW_GRAD)) return read_values(c, a);
     a->ranged = accept(c, "in ");
     if (a->ranged) return read_range(c, &a->low, &a->high);
     if (c->row->kind == ROW_GRAD || c->row->kind == ROW_FAULT) return true;

@@ -2,7 +2,10 @@
  *
  * Numpy broadcasting everywhere. Inputs have one type, except: the exponent of Pow may be of any
  * numeric type, and where out_dtype is set float inputs may be mixed (the kernel computes in f32).
- * Integer contents are followed because exporters compute shapes with these operators. */
+ * Integer contents are followed because exporters compute shapes with these operators.
+ *
+ * Gradients have the broadcast shape: the autodiff pass sums them over broadcast dims. Equal
+ * extremes share evenly, as in PyTorch. */
 #include "runtime/op/elementwise.h"
 
 const AttrRow mpri_op_elementwise_attrs[] = {ATTR_OUT_DTYPE(ElementwiseParams), ATTR_END};
@@ -111,6 +114,127 @@ static mpr_status infer_not(InferCtx *c)
     return MPR_OK;
 }
 
+/* ---- gradient rules ---- */
+
+static mpr_status grad_add(GradCtx *c)
+{
+    for (int k = 0; k < c->n->n_in; k++)
+        if (grad_needs(c, k)) c->dx[k] = c->dy[0];
+    return MPR_OK;
+}
+
+static mpr_status grad_sub(GradCtx *c)
+{
+    if (grad_needs(c, 0)) c->dx[0] = c->dy[0];
+    if (grad_needs(c, 1)) c->dx[1] = grad_negate(c, c->dy[0]);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_mul(GradCtx *c)
+{
+    Value *a = grad_in(c, 0), *b = grad_in(c, 1);
+    if (grad_needs(c, 0)) c->dx[0] = grad_times(c, c->dy[0], b);
+    if (grad_needs(c, 1)) c->dx[1] = grad_times(c, c->dy[0], a);
+    return mpri_op_grad_done(c);
+}
+
+/* d(a/b)/db = -(a/b)/b, from the output, so a need not be kept. */
+static mpr_status grad_div(GradCtx *c)
+{
+    Value *b = grad_in(c, 1);
+    if (grad_needs(c, 0)) c->dx[0] = grad_over(c, c->dy[0], b);
+    if (grad_needs(c, 1))
+        c->dx[1] = grad_negate(c, grad_times(c, c->dy[0], grad_over(c, c->n->out[0], b)));
+    return mpri_op_grad_done(c);
+}
+
+/* The value of a one-element constant. */
+static bool scalar_constant(const Value *v, double *out)
+{
+    if (v->kind != VAL_CONST || !v->data || mpri_shape_elements(&v->shape) != 1) return false;
+    *out = mpri_load_f64(v->dtype, v->data, 0);
+    return true;
+}
+
+/* e * x^(e-1), and 0 where e is 0: x^-1 would be infinite at x = 0. NULL: the slope is 1. */
+static Value *pow_base_slope(GradCtx *c, Value *x, Value *e)
+{
+    Builder *b = c->b;
+    double v;
+    if (scalar_constant(e, &v)) {
+        Value *less = mpri_build_scalar(b, x->dtype, v - 1);
+        if (v == 0) return mpri_op_grad_zero(c, x);
+        if (v == 1) return NULL;
+        if (v == 2) return mpri_op_grad_scale(c, x, 2);
+        if (v == 3) return mpri_op_grad_scale(c, grad_times(c, x, x), 3);
+        return mpri_op_grad_scale(c, mpri_op_grad_binary(c, OP_Pow, x, less), v);
+    }
+    Value *ex = mpri_build_cast(b, e, x->dtype), *one = mpri_build_scalar(b, x->dtype, 1);
+    Value *zero = mpri_op_grad_zero(c, x), *less = mpri_op_grad_binary(c, OP_Sub, ex, one);
+    Value *slope = grad_times(c, ex, mpri_op_grad_binary(c, OP_Pow, x, less));
+    return grad_select(c, mpri_op_grad_binary(c, OP_Equal, ex, zero), zero, slope);
+}
+
+/* y log x, and 0 where x is 0 and e >= 0. */
+static Value *pow_exponent_slope(GradCtx *c, Value *x, Value *e)
+{
+    Value *zero = mpri_op_grad_zero(c, x), *ex = mpri_build_cast(c->b, e, x->dtype);
+    Value *flat = mpri_op_grad_binary(c, OP_And, mpri_op_grad_binary(c, OP_Equal, x, zero),
+                                      mpri_op_grad_binary(c, OP_GreaterOrEqual, ex, zero));
+    return grad_select(c, flat, zero,
+                       grad_times(c, c->n->out[0], mpri_op_grad_unary(c, OP_Log, x)));
+}
+
+static mpr_status grad_pow(GradCtx *c)
+{
+    Value *x = grad_in(c, 0), *e = grad_in(c, 1);
+    if (grad_needs(c, 0)) {
+        Value *slope = pow_base_slope(c, x, e);
+        c->dx[0] = slope ? grad_times(c, c->dy[0], slope) : c->dy[0];
+    }
+    if (grad_needs(c, 1)) c->dx[1] = grad_times(c, c->dy[0], pow_exponent_slope(c, x, e));
+    return mpri_op_grad_done(c);
+}
+
+/* The inputs that equal the result share dy evenly. */
+static mpr_status grad_extremum(GradCtx *c)
+{
+    Node *n = c->n;
+    if (n->n_in == 1) return grad_add(c);
+    Value *count = NULL, *share, *zero = mpri_op_grad_zero(c, c->n->out[0]);
+    for (int k = 0; k < n->n_in; k++) {
+        Value *hit = mpri_op_grad_binary(c, OP_Equal, n->in[k], c->n->out[0]);
+        hit = mpri_build_cast(c->b, hit, c->n->out[0]->dtype);
+        count = k ? mpri_op_grad_binary(c, OP_Add, count, hit) : hit;
+    }
+    share = grad_over(c, c->dy[0], count);
+    for (int k = 0; k < n->n_in; k++)
+        if (grad_needs(c, k))
+            c->dx[k] = grad_select(c, mpri_op_grad_binary(c, OP_Equal, n->in[k], c->n->out[0]),
+                                   share, zero);
+    return mpri_op_grad_done(c);
+}
+
+/* fmod: a - b * trunc(a / b), so the quotient is (a - y) / b. */
+static mpr_status grad_mod(GradCtx *c)
+{
+    if (grad_needs(c, 0)) c->dx[0] = c->dy[0];
+    if (grad_needs(c, 1)) {
+        Value *whole = mpri_op_grad_binary(c, OP_Sub, grad_in(c, 0), c->n->out[0]);
+        whole = grad_over(c, whole, grad_in(c, 1));
+        c->dx[1] = grad_negate(c, grad_times(c, c->dy[0], whole));
+    }
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_where(GradCtx *c)
+{
+    Value *cond = grad_in(c, 0), *zero = mpri_op_grad_zero(c, c->dy[0]);
+    if (grad_needs(c, 1)) c->dx[1] = grad_select(c, cond, c->dy[0], zero);
+    if (grad_needs(c, 2)) c->dx[2] = grad_select(c, cond, zero, c->dy[0]);
+    return mpri_op_grad_done(c);
+}
+
 /* ---- definitions ---- */
 
 #define ARITHMETIC                                                                                 \
@@ -120,31 +244,31 @@ static mpr_status infer_not(InferCtx *c)
 
 const OpDef mpri_op_Add = {
     MPRI_OP(Add, "", "elementwise"), .help = "a + b", ARITHMETIC,
-    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_add, .grad = mpri_op_grad_add,
+    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_add, .grad = grad_add,
 };
 const OpDef mpri_op_Sub = {
     MPRI_OP(Sub, "", "elementwise"), .help = "a - b", ARITHMETIC,
-    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_sub, .grad = mpri_op_grad_sub,
+    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_sub, .grad = grad_sub,
 };
 const OpDef mpri_op_Mul = {
     MPRI_OP(Mul, "", "elementwise"), .help = "a * b", ARITHMETIC,
-    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_mul, .grad = mpri_op_grad_mul,
+    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_mul, .grad = grad_mul,
 };
 const OpDef mpri_op_Div = {
     MPRI_OP(Div, "", "elementwise"), .help = "a / b; integers truncate", ARITHMETIC,
-    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_div, .grad = mpri_op_grad_div,
+    .min_in = 2, .max_in = 2, .inplace = 3, .infer = infer_div, .grad = grad_div,
 };
 const OpDef mpri_op_Max = {
     MPRI_OP(Max, "", "elementwise"), .help = "largest of the inputs; NaN wins", ARITHMETIC,
-    .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_max, .grad = mpri_op_grad_extremum,
+    .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_max, .grad = grad_extremum,
 };
 const OpDef mpri_op_Min = {
     MPRI_OP(Min, "", "elementwise"), .help = "smallest of the inputs; NaN wins", ARITHMETIC,
-    .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_min, .grad = mpri_op_grad_extremum,
+    .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_min, .grad = grad_extremum,
 };
 const OpDef mpri_op_Sum = {
     MPRI_OP(Sum, "", "elementwise"), .help = "sum of the inputs, left to right", ARITHMETIC,
-    .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_sum, .grad = mpri_op_grad_add,
+    .min_in = 1, .max_in = -1, .inplace = 1, .infer = infer_sum, .grad = grad_add,
 };
 
 const OpDef mpri_op_Pow = {
@@ -153,14 +277,14 @@ const OpDef mpri_op_Pow = {
     PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),
     .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
     .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_pow,
-    .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_pow,
+    .grad_state = GRAD_FUNCTION, .grad = grad_pow,
 };
 const OpDef mpri_op_Mod = {
     MPRI_OP(Mod, "", "elementwise"),
     .help = "remainder: sign of the divisor, or of the dividend with fmod",
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, PARAMS(ModParams, mod_attrs),
     .flags = OPF_ELEMENTWISE, .inplace = 3, .cast_cuda = CAST_WIDEST, .cast_cpu = CAST_WIDEST,
-    .infer = infer_mod, .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_mod,
+    .infer = infer_mod, .grad_state = GRAD_FUNCTION, .grad = grad_mod,
 };
 const OpDef mpri_op_Where = {
     MPRI_OP(Where, "", "elementwise"), .help = "x where the condition holds, else y",
@@ -168,7 +292,7 @@ const OpDef mpri_op_Where = {
     PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),
     .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 6,
     .cast_cuda = CAST_WIDEST, .cast_cpu = CAST_WIDEST, .infer = infer_where,
-    .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_where, .nondiff_in = 1,
+    .grad_state = GRAD_FUNCTION, .grad = grad_where, .nondiff_in = 1,
 };
 
 /* Comparisons give bool whatever they compare; widest keeps their inputs of one type. */

@@ -1,8 +1,11 @@
 /* Elementwise operators of one data input, and the gradient kernels of activations.
  *
  * Activations whose derivative is a function of the output (Relu, Tanh, Sigmoid) keep the output
- * for the backward pass, Gelu keeps its input. relu'(0) = 0, as PyTorch. */
+ * for the backward pass, Gelu keeps its input. Kinks as PyTorch: relu'(0) = 0, abs'(0) = 0, Clip
+ * passes at its bounds. */
 #include "runtime/op/elementwise.h"
+
+#include <math.h>
 
 static const AttrRow gelu_attrs[] = {
     ATTR_OUT_DTYPE(GeluParams),
@@ -54,6 +57,133 @@ mpr_status mpri_op_infer_activation_grad(InferCtx *c)
     return mpri_infer_set(c, 0, t, op_shape(c, 0));
 }
 
+/* ---- gradient rules ---- */
+
+static mpr_status grad_neg(GradCtx *c)
+{
+    c->dx[0] = grad_negate(c, c->dy[0]);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_abs(GradCtx *c)
+{
+    Value *x = grad_in(c, 0), *zero = mpri_op_grad_zero(c, x),
+          *dzero = mpri_op_grad_zero(c, c->dy[0]);
+    Value *below = grad_select(c, mpri_op_grad_binary(c, OP_Less, x, zero),
+                               grad_negate(c, c->dy[0]), dzero);
+    c->dx[0] = grad_select(c, mpri_op_grad_binary(c, OP_Greater, x, zero), c->dy[0], below);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_reciprocal(GradCtx *c)
+{
+    Value *y = c->n->out[0];
+    c->dx[0] = grad_negate(c, grad_times(c, c->dy[0], grad_times(c, y, y)));
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_sqrt(GradCtx *c)
+{
+    c->dx[0] = grad_over(c, c->dy[0], mpri_op_grad_scale(c, c->n->out[0], 2));
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_exp(GradCtx *c)
+{
+    c->dx[0] = grad_times(c, c->dy[0], c->n->out[0]);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_log(GradCtx *c)
+{
+    c->dx[0] = grad_over(c, c->dy[0], grad_in(c, 0));
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_sin(GradCtx *c)
+{
+    c->dx[0] = grad_times(c, c->dy[0], mpri_op_grad_unary(c, OP_Cos, grad_in(c, 0)));
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_cos(GradCtx *c)
+{
+    Value *sine = mpri_op_grad_unary(c, OP_Sin, grad_in(c, 0));
+    c->dx[0] = grad_negate(c, grad_times(c, c->dy[0], sine));
+    return mpri_op_grad_done(c);
+}
+
+/* 2 / sqrt(pi) * exp(-x^2) */
+static mpr_status grad_erf(GradCtx *c)
+{
+    Value *x = grad_in(c, 0);
+    Value *bell = mpri_op_grad_unary(c, OP_Exp, grad_negate(c, grad_times(c, x, x)));
+    c->dx[0] = grad_times(c, c->dy[0], mpri_op_grad_scale(c, bell, M_2_SQRTPI));
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_tanh(GradCtx *c)
+{
+    c->dx[0] = mpri_op_grad_binary(c, OP_TanhGrad, c->dy[0], c->n->out[0]);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_sigmoid(GradCtx *c)
+{
+    c->dx[0] = mpri_op_grad_binary(c, OP_SigmoidGrad, c->dy[0], c->n->out[0]);
+    return mpri_op_grad_done(c);
+}
+
+/* 1 / (1 + |x|)^2, divided twice: in f16 the square overflows from |x| = 255 on. */
+static mpr_status grad_softsign(GradCtx *c)
+{
+    Value *x = grad_in(c, 0), *one = mpri_build_scalar(c->b, x->dtype, 1);
+    Value *d = mpri_op_grad_binary(c, OP_Add, mpri_op_grad_unary(c, OP_Abs, x), one);
+    c->dx[0] = grad_over(c, grad_over(c, c->dy[0], d), d);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_relu(GradCtx *c)
+{
+    c->dx[0] = mpri_op_grad_binary(c, OP_ReluGrad, c->dy[0], c->n->out[0]);
+    return mpri_op_grad_done(c);
+}
+
+static mpr_status grad_gelu(GradCtx *c)
+{
+    const GeluParams *forward = c->n->params;
+    GeluParams p = {.approximate = forward->approximate};
+    c->dx[0] = mpri_build2(c->b, OP_GeluGrad, &p, c->dy[0], grad_in(c, 0));
+    return mpri_op_grad_done(c);
+}
+
+/* Inside the bounds (inclusive) dy goes to x; outside, to the bound that was taken. */
+static mpr_status grad_clip(GradCtx *c)
+{
+    Value *x = grad_in(c, 0), *low = grad_in(c, 1), *high = grad_in(c, 2), *dy = c->dy[0];
+    Value *zero = mpri_op_grad_zero(c, dy);
+    if (grad_needs(c, 0)) {
+        Value *dx = dy;
+        if (high) dx = grad_select(c, mpri_op_grad_binary(c, OP_LessOrEqual, x, high), dx, zero);
+        if (low) dx = grad_select(c, mpri_op_grad_binary(c, OP_GreaterOrEqual, x, low), dx, zero);
+        c->dx[0] = dx;
+    }
+    if (grad_needs(c, 2)) {
+        Value *taken = high;
+        taken = mpri_op_grad_binary(c, OP_Greater, low ? mpri_op_grad_binary(c, OP_Max, x, low) : x,
+                                    taken);
+        c->dx[2] = grad_select(c, taken, dy, zero);
+    }
+    if (grad_needs(c, 1)) {
+        Value *taken = mpri_op_grad_binary(c, OP_Less, x, low);
+        if (high)
+            taken = mpri_op_grad_binary(c, OP_And, taken,
+                                        mpri_op_grad_binary(c, OP_LessOrEqual, low, high));
+        c->dx[1] = grad_select(c, taken, dy, zero);
+    }
+    return mpri_op_grad_done(c);
+}
+
 /* ---- definitions ---- */
 
 #define UNARY(Name, Help, Cuda, Cpu, Infer, Grad)                                                  \
@@ -64,34 +194,34 @@ mpr_status mpri_op_infer_activation_grad(InferCtx *c)
         .cast_cpu = Cpu, .infer = Infer, .grad_state = GRAD_FUNCTION, .grad = Grad,                \
     }
 
-const OpDef mpri_op_Neg = UNARY(Neg, "-x", CAST_KEEP, CAST_KEEP, infer_neg, mpri_op_grad_neg);
-const OpDef mpri_op_Abs = UNARY(Abs, "|x|", CAST_KEEP, CAST_KEEP, infer_abs, mpri_op_grad_abs);
+const OpDef mpri_op_Neg = UNARY(Neg, "-x", CAST_KEEP, CAST_KEEP, infer_neg, grad_neg);
+const OpDef mpri_op_Abs = UNARY(Abs, "|x|", CAST_KEEP, CAST_KEEP, infer_abs, grad_abs);
 const OpDef mpri_op_Reciprocal =
-    UNARY(Reciprocal, "1 / x", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_reciprocal);
+    UNARY(Reciprocal, "1 / x", CAST_FP32, CAST_KEEP, infer_float, grad_reciprocal);
 const OpDef mpri_op_Sqrt =
-    UNARY(Sqrt, "square root", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sqrt);
-const OpDef mpri_op_Exp = UNARY(Exp, "e^x", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_exp);
+    UNARY(Sqrt, "square root", CAST_KEEP, CAST_KEEP, infer_float, grad_sqrt);
+const OpDef mpri_op_Exp = UNARY(Exp, "e^x", CAST_FP32, CAST_KEEP, infer_float, grad_exp);
 const OpDef mpri_op_Log =
-    UNARY(Log, "natural logarithm", CAST_FP32, CAST_KEEP, infer_float, mpri_op_grad_log);
-const OpDef mpri_op_Sin = UNARY(Sin, "sine", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sin);
-const OpDef mpri_op_Cos = UNARY(Cos, "cosine", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_cos);
+    UNARY(Log, "natural logarithm", CAST_FP32, CAST_KEEP, infer_float, grad_log);
+const OpDef mpri_op_Sin = UNARY(Sin, "sine", CAST_KEEP, CAST_KEEP, infer_float, grad_sin);
+const OpDef mpri_op_Cos = UNARY(Cos, "cosine", CAST_KEEP, CAST_KEEP, infer_float, grad_cos);
 const OpDef mpri_op_Erf =
-    UNARY(Erf, "error function", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_erf);
+    UNARY(Erf, "error function", CAST_KEEP, CAST_KEEP, infer_float, grad_erf);
 const OpDef mpri_op_Tanh =
-    UNARY(Tanh, "hyperbolic tangent", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_tanh);
+    UNARY(Tanh, "hyperbolic tangent", CAST_KEEP, CAST_KEEP, infer_float, grad_tanh);
 const OpDef mpri_op_Sigmoid =
-    UNARY(Sigmoid, "1 / (1 + e^-x)", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_sigmoid);
+    UNARY(Sigmoid, "1 / (1 + e^-x)", CAST_KEEP, CAST_KEEP, infer_float, grad_sigmoid);
 const OpDef mpri_op_Softsign =
-    UNARY(Softsign, "x / (1 + |x|)", CAST_KEEP, CAST_KEEP, infer_float, mpri_op_grad_softsign);
+    UNARY(Softsign, "x / (1 + |x|)", CAST_KEEP, CAST_KEEP, infer_float, grad_softsign);
 const OpDef mpri_op_Relu =
-    UNARY(Relu, "max(x, 0)", CAST_KEEP, CAST_KEEP, infer_relu, mpri_op_grad_relu);
+    UNARY(Relu, "max(x, 0)", CAST_KEEP, CAST_KEEP, infer_relu, grad_relu);
 
 const OpDef mpri_op_Gelu = {
     MPRI_OP(Gelu, "", "elementwise"), .help = "x * Phi(x), by erf or by its tanh approximation",
     .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(GeluParams, gelu_attrs),
     .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
     .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_float,
-    .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_gelu,
+    .grad_state = GRAD_FUNCTION, .grad = grad_gelu,
 };
 const OpDef mpri_op_Clip = {
     MPRI_OP(Clip, "", "elementwise"), .help = "min(max(x, low), high)",
@@ -99,14 +229,14 @@ const OpDef mpri_op_Clip = {
     PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),
     .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
     .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_clip,
-    .grad_state = GRAD_FUNCTION, .grad = mpri_op_grad_clip,
+    .grad_state = GRAD_FUNCTION, .grad = grad_clip,
 };
 
 /* Gradient kernels are made after autocast: their types follow from the forward pass. */
 #define ACTIVATION_GRAD                                                                            \
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,                                          \
     .flags = OPF_INTERNAL | OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3,          \
-    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = mpri_op_infer_activation_grad,               \
+    .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED, .infer = mpri_op_infer_activation_grad,       \
     .grad_state = GRAD_NONE, .grad_reason = "second derivatives are not built"
 
 const OpDef mpri_op_ReluGrad = {

@@ -147,6 +147,20 @@ Value *mpri_op_grad_scale(GradCtx *c, Value *a, double factor); /* a * factor */
 /* x in the type that gradients of several operations compute in: f32 for 16 bits. The casts are
  * absorbed by the kernels, so the result is rounded once. */
 Value *mpri_op_grad_wide(GradCtx *c, Value *x);
+static inline Value *grad_times(GradCtx *c, Value *a, Value *b)
+{
+    return mpri_op_grad_binary(c, OP_Mul, a, b);
+}
+static inline Value *grad_over(GradCtx *c, Value *a, Value *b)
+{
+    return mpri_op_grad_binary(c, OP_Div, a, b);
+}
+static inline Value *grad_negate(GradCtx *c, Value *a) { return mpri_op_grad_unary(c, OP_Neg, a); }
+/* a where the condition holds, else b. */
+static inline Value *grad_select(GradCtx *c, Value *condition, Value *a, Value *b)
+{
+    return mpri_build3(c->b, OP_Where, NULL, condition, a, b);
+}
 /* Reduce over axes (ReduceSum, ReduceProd …), keeping dims. */
 Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *axes);
 /* Output `index` of the forward node, added to it when it was not wanted before. The array dy of

@@ -150,7 +150,6 @@ static const struct {
     {"Range", "stash_type"},
     {"Dropout", "is_test"},
     {"BatchNormalization", "is_test"},
-    {"BatchNormalization", "spatial"},
     {"Gemm", "broadcast"},
 };
 
@@ -311,6 +310,7 @@ mpr_status mpri_adapt_node(Draft *d, Err *err)
     int before = err->findings;
     TRY(run_rows(d, mpri_adapt_layout, err));
     TRY(run_rows(d, mpri_adapt_compute, err));
+    TRY(run_rows(d, mpri_adapt_norm, err));
     if (err->findings == before) check_arity(d, err);
     return fill_attributes(d, err);
 }

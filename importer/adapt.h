@@ -58,6 +58,7 @@ typedef struct AdaptRow {
     int from, to; /* opsets, both included */
     mpr_status (*fn)(Draft *d, Err *err);
 } AdaptRow;
-extern const AdaptRow mpri_adapt_layout[], mpri_adapt_compute[]; /* end with op NULL */
+/* end with op NULL */
+extern const AdaptRow mpri_adapt_layout[], mpri_adapt_compute[], mpri_adapt_norm[];
 
 #endif

@@ -3,26 +3,11 @@
  *
  * With xh = (x - mean) * inv and g = dy * scale:
  *   dx = inv * (g - avg(g) - xh * avg(g * xh)); over rows, dscale = sum of dy * xh, dbias of dy. */
-#include "kernels/ref/util.h"
-
-typedef struct Rows {
-    int64_t count, n;
-} Rows;
-
-static Rows rows_of(const Tensor *x, const LayerNormParams *p)
-{
-    int axis = mpri_ref_axis(p->axis, x->rank);
-    return (Rows){mpri_ref_span(x, 0, axis), mpri_ref_span(x, axis, x->rank)};
-}
+#include "kernels/ref/norm.h"
 
 static bool here(const KernelCall *c, int k)
 {
     return c->n_in > k && mpri_tensor_here(&c->in[k]);
-}
-
-static bool wanted(const KernelCall *c, int k)
-{
-    return c->n_out > k && mpri_tensor_here(&c->out[k]);
 }
 
 /* Inputs x, scale, bias (optional); outputs y, mean, inverse standard deviation. scale and bias may
@@ -31,7 +16,7 @@ static mpr_status k_layer_norm(const KernelCall *c)
 {
     const LayerNormParams *p = c->params;
     const Tensor *x = &c->in[0];
-    Rows r = rows_of(x, p);
+    NormRows r = mpri_ref_norm_rows(x, p);
     for (int64_t i = 0; i < r.count; i++) {
         double mean = 0, var = 0;
         for (int64_t j = 0; j < r.n; j++) mean += mpri_ref_load(x, i * r.n + j);
@@ -48,8 +33,8 @@ static mpr_status k_layer_norm(const KernelCall *c)
             if (here(c, 2)) v += mpri_ref_load(&c->in[2], mpri_ref_broadcast(&c->in[2], x, at));
             mpri_ref_store(&c->out[0], at, v);
         }
-        if (wanted(c, 1)) mpri_ref_store(&c->out[1], i, mean);
-        if (wanted(c, 2)) mpri_ref_store(&c->out[2], i, inv);
+        if (mpri_ref_wanted(c, 1)) mpri_ref_store(&c->out[1], i, mean);
+        if (mpri_ref_wanted(c, 2)) mpri_ref_store(&c->out[2], i, inv);
     }
     return MPR_OK;
 }
@@ -60,7 +45,7 @@ static double normalised(const KernelCall *c, int64_t row, int64_t at)
            mpri_ref_load(&c->in[4], row);
 }
 
-static void input_grad(const KernelCall *c, Rows r, int64_t i)
+static void input_grad(const KernelCall *c, NormRows r, int64_t i)
 {
     const Tensor *dy = &c->in[0], *scale = &c->in[2];
     double inv = mpri_ref_load(&c->in[4], i), sum = 0, dot = 0;
@@ -84,18 +69,18 @@ static void input_grad(const KernelCall *c, Rows r, int64_t i)
  * memory. */
 static mpr_status k_layer_norm_grad(const KernelCall *c)
 {
-    Rows r = rows_of(&c->in[0], c->params);
-    for (int64_t j = 0; j < r.n && (wanted(c, 1) || wanted(c, 2)); j++) {
+    NormRows r = mpri_ref_norm_rows(&c->in[0], c->params);
+    for (int64_t j = 0; j < r.n && (mpri_ref_wanted(c, 1) || mpri_ref_wanted(c, 2)); j++) {
         double dscale = 0, dbias = 0;
         for (int64_t i = 0; i < r.count; i++) {
             double dy = mpri_ref_load(&c->in[0], i * r.n + j);
             dscale += dy * normalised(c, i, i * r.n + j);
             dbias += dy;
         }
-        if (wanted(c, 1)) mpri_ref_store(&c->out[1], j, dscale);
-        if (wanted(c, 2)) mpri_ref_store(&c->out[2], j, dbias);
+        if (mpri_ref_wanted(c, 1)) mpri_ref_store(&c->out[1], j, dscale);
+        if (mpri_ref_wanted(c, 2)) mpri_ref_store(&c->out[2], j, dbias);
     }
-    for (int64_t i = 0; i < r.count && wanted(c, 0); i++) input_grad(c, r, i);
+    for (int64_t i = 0; i < r.count && mpri_ref_wanted(c, 0); i++) input_grad(c, r, i);
     return MPR_OK;
 }
 

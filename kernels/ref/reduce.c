@@ -3,44 +3,9 @@
  * in order of position. An empty reduction gives the neutral element (0, 1, the type's lowest or
  * highest value); the mean of nothing is 0/0. */
 #include <limits.h>
-#include "kernels/ref/util.h"
+#include "kernels/ref/reduce.h"
 
 typedef enum Fold { FOLD_SUM, FOLD_MEAN, FOLD_PROD, FOLD_MAX, FOLD_MIN } Fold;
-
-/* Which elements of x an output element folds: base + the offsets of the reduced coordinates. */
-typedef struct Plan {
-    int kept, folded;
-    int64_t kept_dims[MPRI_TENSOR_RANK], kept_stride[MPRI_TENSOR_RANK];
-    int64_t folded_dims[MPRI_TENSOR_RANK], folded_stride[MPRI_TENSOR_RANK];
-    int64_t n; /* elements folded into one */
-} Plan;
-
-static Plan plan_of(const Tensor *x, uint32_t axes)
-{
-    Plan p = {.n = 1};
-    for (int k = 0; k < x->rank; k++) {
-        int64_t stride = mpri_ref_span(x, k + 1, x->rank);
-        if (axes >> k & 1) {
-            p.folded_dims[p.folded] = x->dims[k];
-            p.folded_stride[p.folded++] = stride;
-            p.n *= x->dims[k];
-        } else {
-            p.kept_dims[p.kept] = x->dims[k];
-            p.kept_stride[p.kept++] = stride;
-        }
-    }
-    return p;
-}
-
-static int64_t offset(int rank, const int64_t *dims, const int64_t *stride, int64_t i)
-{
-    int64_t at = 0;
-    for (int k = rank - 1; k >= 0; k--) {
-        at += i % dims[k] * stride[k];
-        i /= dims[k];
-    }
-    return at;
-}
 
 static double fold_f(Fold f, double a, double v)
 {
@@ -52,16 +17,14 @@ static double fold_f(Fold f, double a, double v)
     }
 }
 
-static void reduce_float(const Tensor *x, Tensor *y, const Plan *p, Fold f)
+static void reduce_float(const Tensor *x, Tensor *y, const FoldPlan *p, Fold f)
 {
     static const double neutral[] = {0, 0, 1, -HUGE_VAL, HUGE_VAL};
     for (int64_t i = 0; i < y->n; i++) {
-        int64_t base = offset(p->kept, p->kept_dims, p->kept_stride, i);
+        int64_t base = mpri_ref_fold_base(p, i);
         double a = neutral[f];
         for (int64_t j = 0; j < p->n; j++)
-            a = fold_f(
-                f, a,
-                mpri_ref_load(x, base + offset(p->folded, p->folded_dims, p->folded_stride, j)));
+            a = fold_f(f, a, mpri_ref_load(x, base + mpri_ref_fold_step(p, j)));
         mpri_ref_store(y, i, f == FOLD_MEAN ? a / (double)p->n : a);
     }
 }
@@ -77,17 +40,17 @@ static int64_t int_limit(DType t, bool highest)
     return highest ? top : -top - 1;
 }
 
-static void reduce_int(const Tensor *x, Tensor *y, const Plan *p, Fold f)
+static void reduce_int(const Tensor *x, Tensor *y, const FoldPlan *p, Fold f)
 {
     bool u = x->dtype == MPR_UINT64;
     uint64_t flip = u ? (uint64_t)1 << 63 : 0; /* makes signed order of u64 */
     uint64_t start = f == FOLD_PROD ? 1 : 0;
     if (f == FOLD_MAX || f == FOLD_MIN) start = (uint64_t)int_limit(x->dtype, f == FOLD_MIN);
     for (int64_t i = 0; i < y->n; i++) {
-        int64_t base = offset(p->kept, p->kept_dims, p->kept_stride, i);
+        int64_t base = mpri_ref_fold_base(p, i);
         uint64_t a = start;
         for (int64_t j = 0; j < p->n; j++) {
-            int64_t at = base + offset(p->folded, p->folded_dims, p->folded_stride, j);
+            int64_t at = base + mpri_ref_fold_step(p, j);
             uint64_t v = (uint64_t)mpri_load_i64(x->dtype, x->data, at);
             bool above = (int64_t)(v ^ flip) > (int64_t)(a ^ flip);
             if (f == FOLD_PROD) a *= v;
@@ -102,23 +65,15 @@ static void reduce_int(const Tensor *x, Tensor *y, const Plan *p, Fold f)
 
 static mpr_status fold_axes(const Tensor *x, Tensor *y, uint32_t axes, Fold f)
 {
-    Plan p = plan_of(x, axes);
+    FoldPlan p = mpri_ref_fold_plan(x, axes);
     if (mpri_dtype_is_float(x->dtype)) reduce_float(x, y, &p, f);
     else reduce_int(x, y, &p, f);
     return MPR_OK;
 }
 
-/* Axes are input 1; absent or empty means all, or none with noop_with_empty_axes. */
 static mpr_status reduce(const KernelCall *c, Fold f)
 {
-    const ReduceParams *p = c->params;
-    const Tensor *x = &c->in[0];
-    uint32_t axes = 0, all = (1u << x->rank) - 1;
-    if (c->n_in > 1 && mpri_tensor_here(&c->in[1]))
-        for (int64_t i = 0; i < c->in[1].n; i++)
-            axes |= 1u << mpri_ref_axis(mpri_load_i64(c->in[1].dtype, c->in[1].data, i), x->rank);
-    if (!axes && !p->noop_with_empty_axes) axes = all;
-    return fold_axes(x, &c->out[0], axes, f);
+    return fold_axes(&c->in[0], &c->out[0], mpri_ref_reduced_axes(c), f);
 }
 
 static mpr_status k_mean(const KernelCall *c) { return reduce(c, FOLD_MEAN); }

@@ -12,6 +12,9 @@ static const KernelTable *const families[] = {
     &mpri_ref_attention,   &mpri_ref_rotary,
     &mpri_ref_tile_pad,    &mpri_ref_scatter, &mpri_ref_select, &mpri_ref_onehot,
     &mpri_ref_activation,  &mpri_ref_math, &mpri_ref_bitwise,
+    &mpri_ref_reduce_norms, &mpri_ref_reduce_arg, &mpri_ref_cumulative, &mpri_ref_topk,
+    &mpri_ref_norm_rms, &mpri_ref_norm_group, &mpri_ref_norm_batch,
+    &mpri_ref_norm_lp, &mpri_ref_det, &mpri_ref_loss_nll,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 

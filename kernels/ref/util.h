@@ -15,6 +15,9 @@ extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_re
     mpri_ref_dropout, mpri_ref_update, mpri_ref_attention, mpri_ref_rotary;
 extern const KernelTable mpri_ref_tile_pad, mpri_ref_scatter, mpri_ref_select, mpri_ref_onehot;
 extern const KernelTable mpri_ref_activation, mpri_ref_math, mpri_ref_bitwise;
+extern const KernelTable mpri_ref_reduce_norms, mpri_ref_reduce_arg, mpri_ref_cumulative,
+    mpri_ref_topk, mpri_ref_norm_rms, mpri_ref_norm_group, mpri_ref_norm_batch,
+    mpri_ref_norm_lp, mpri_ref_det, mpri_ref_loss_nll;
 
 #define REF_TABLE(rows) {(rows), (int)(sizeof(rows) / sizeof((rows)[0]))}
 #define REF_ROW(Op, lower, function) {.op = OP_##Op, .name = "ref." lower, .fn = (function)}

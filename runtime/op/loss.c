@@ -2,7 +2,7 @@
  *
  * Loss values are f32 whatever the type of the logits, and f64 for f64. CrossEntropy keeps the
  * log-sum-exp per row instead of probabilities; the backward pass makes those from the logits. */
-#include "runtime/op/rules.h"
+#include "runtime/op/loss.h"
 
 static const AttrRow cross_entropy_attrs[] = {
     ATTR(CrossEntropyParams, axis, "axis", INT, .def_int = -1),
@@ -31,9 +31,7 @@ static bool is_none(const char *reduction) { return reduction && reduction[0] ==
 
 /* ---- type and shape rules ---- */
 
-/* Checks labels and weights against logits at inputs (x, x + 1, weights); *rows = shape of the
- * labels. */
-static mpr_status check_labels(InferCtx *c, int x, int64_t axis, int weights, Shape *rows)
+mpr_status mpri_loss_check_labels(InferCtx *c, int x, int64_t axis, int weights, Shape *rows)
 {
     const Shape *s = op_shape(c, x);
     int at;
@@ -60,7 +58,7 @@ static mpr_status infer_cross_entropy(InferCtx *c)
     Shape rows;
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
     TRY(mpri_op_check_type(c, 2, TS_FLOAT));
-    TRY(check_labels(c, 0, p->axis, 2, &rows));
+    TRY(mpri_loss_check_labels(c, 0, p->axis, 2, &rows));
     DType t = mpri_op_wide(op_type(c, 0));
     TRY(mpri_infer_set(c, 0, t, is_none(p->reduction) ? &rows : &scalar));
     TRY(mpri_infer_set(c, 1, t, &rows));
@@ -75,7 +73,7 @@ static mpr_status infer_cross_entropy_grad(InferCtx *c)
     DType t;
     TRY(mpri_op_check_type(c, 0, TS_FLOAT));
     TRY(mpri_op_mixed_type(c, 1, 2, TS_FLOAT, p->out_dtype, &t));
-    TRY(check_labels(c, 1, p->axis, 5, &rows));
+    TRY(mpri_loss_check_labels(c, 1, p->axis, 5, &rows));
     TRY(mpri_op_expect_shape(c, 0, is_none(p->reduction) ? &rows : &scalar,
                              "cotangent of the loss"));
     TRY(mpri_op_expect_shape(c, 3, &rows, "log-sum-exp"));
@@ -92,7 +90,7 @@ static mpr_status infer_softmax_loss(InferCtx *c)
     TRY(mpri_op_common_type(c, 0, 1, TS_FLOAT, &t));
     TRY(mpri_op_common_type(c, 2, 3, TS_FLOAT, &w));
     TRY(mpri_op_check_rank(c, 0, 2, MPRI_MAX_RANK));
-    TRY(check_labels(c, 0, 1, 2, &rows));
+    TRY(mpri_loss_check_labels(c, 0, 1, 2, &rows));
     TRY(mpri_infer_set(c, 0, t, is_none(p->reduction) ? &rows : &scalar));
     return mpri_infer_set(c, 1, t, op_shape(c, 0));
 }

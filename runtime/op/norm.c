@@ -2,9 +2,9 @@
  *
  * Unlike the ONNX text, the canonical graph may mix types here: scale and bias f32 with a 16-bit x,
  * since norm parameters and statistics are always f32. The kernel computes in f32, rounds once. */
-#include "runtime/op/rules.h"
+#include "runtime/op/norm.h"
 
-static const AttrRow layer_norm_attrs[] = {
+const AttrRow mpri_norm_row_attrs[] = {
     ATTR(LayerNormParams, axis, "axis", INT, .def_int = -1),
     ATTR(LayerNormParams, epsilon, "epsilon", FLOAT, .def_float = 1e-5f),
     ATTR(LayerNormParams, stash_type, "stash_type", INT, .def_int = MPR_FLOAT32),
@@ -12,20 +12,18 @@ static const AttrRow layer_norm_attrs[] = {
     ATTR_END,
 };
 
-/* Shape of the normalised axes. */
-static Shape row_shape(const Shape *x, int axis)
+Shape mpri_norm_row_shape(const Shape *x, int axis)
 {
     Shape row = {.rank = x->rank - axis};
     for (int i = 0; i < row.rank; i++) row.d[i] = x->d[axis + i];
     return row;
 }
 
-/* scale and bias broadcast to a row; leading ones beyond its rank are accepted. */
-static mpr_status check_weight(InferCtx *c, int k, const Shape *x, int axis)
+mpr_status mpri_norm_check_weight(InferCtx *c, int k, const Shape *x, int axis)
 {
     const Shape *w = op_shape(c, k);
     if (!op_in(c, k) || w->rank < 0) return MPR_OK;
-    Shape row = row_shape(x, axis), want = {.rank = w->rank > row.rank ? w->rank : row.rank};
+    Shape row = mpri_norm_row_shape(x, axis), want = {.rank = w->rank > row.rank ? w->rank : row.rank};
     int extra = want.rank - row.rank;
     for (int i = 0; i < want.rank; i++) want.d[i] = i < extra ? 1 : row.d[i - extra];
     return mpri_op_expect_broadcast_to(c, k, &want, k == 1 ? "scale" : "bias");
@@ -40,8 +38,7 @@ static mpr_status statistics_shape(InferCtx *c, const Shape *x, int *axis, Shape
     return MPR_OK;
 }
 
-/* Float type of x; scale and bias of the same type or f32. */
-static mpr_status check_types(InferCtx *c, int x, int from, int to)
+mpr_status mpri_norm_check_types(InferCtx *c, int x, int from, int to)
 {
     TRY(mpri_op_check_type(c, x, TS_FLOAT));
     DType t = op_type(c, x);
@@ -57,12 +54,12 @@ static mpr_status infer_layer_norm(InferCtx *c)
     Shape stats = mpri_op_unknown;
     DType t;
     int axis;
-    if (!p->out_dtype) TRY(check_types(c, 0, 1, 3));
+    if (!p->out_dtype) TRY(mpri_norm_check_types(c, 0, 1, 3));
     TRY(mpri_op_mixed_type(c, 0, 1, TS_FLOAT, p->out_dtype, &t));
     if (x->rank >= 0) {
         TRY(statistics_shape(c, x, &axis, &stats));
-        TRY(check_weight(c, 1, x, axis));
-        TRY(check_weight(c, 2, x, axis));
+        TRY(mpri_norm_check_weight(c, 1, x, axis));
+        TRY(mpri_norm_check_weight(c, 2, x, axis));
     }
     TRY(mpri_infer_set(c, 0, t, x));
     TRY(mpri_infer_set(c, 1, mpri_op_wide(op_type(c, 0)), &stats));
@@ -84,7 +81,7 @@ static mpr_status infer_layer_norm_grad(InferCtx *c)
     TRY(mpri_op_expect_shape(c, 0, x, "cotangent"));
     if (x->rank >= 0) {
         TRY(statistics_shape(c, x, &axis, &stats));
-        row = row_shape(x, axis);
+        row = mpri_norm_row_shape(x, axis);
     }
     TRY(mpri_op_expect_shape(c, 3, &stats, "mean"));
     TRY(mpri_op_expect_shape(c, 4, &stats, "inverse deviation"));
@@ -93,8 +90,7 @@ static mpr_status infer_layer_norm_grad(InferCtx *c)
     return mpri_infer_set(c, 2, wide, &row);
 }
 
-/* The gradient of one row of weights, in the weight's own shape when only ones differ. */
-static Value *weight_grad(GradCtx *c, Value *row, const Value *weight)
+Value *mpri_norm_weight_grad(GradCtx *c, Value *row, const Value *weight)
 {
     bool same = row && mpri_shape_elements(&row->shape) == mpri_shape_elements(&weight->shape);
     return same ? mpri_op_grad_reshape_like(c, row, weight) : row;
@@ -140,7 +136,7 @@ static mpr_status grad_layer_norm(GradCtx *c)
         c->dx[0] = more ? more : out[0];
     }
     for (int k = 1; k < 3; k++)
-        if (grad_needs(c, k)) c->dx[k] = weight_grad(c, out[k], grad_in(c, k));
+        if (grad_needs(c, k)) c->dx[k] = mpri_norm_weight_grad(c, out[k], grad_in(c, k));
     return mpri_op_grad_done(c);
 }
 
@@ -148,14 +144,14 @@ const OpDef mpri_op_LayerNormalization = {
     MPRI_OP(LayerNormalization, "", "norm"),
     .help = "(x - mean) / sqrt(var + epsilon) * scale + bias",
     .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 3, .optional_in = 4,
-    PARAMS(LayerNormParams, layer_norm_attrs), .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
+    PARAMS(LayerNormParams, mpri_norm_row_attrs), .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
     .fixed_in = 6, .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_layer_norm,
     .grad_state = GRAD_FUNCTION, .grad = grad_layer_norm,
 };
 const OpDef mpri_op_LayerNormGrad = {
     MPRI_OP(LayerNormGrad, "mpr", "norm"),
     .help = "(dy, x, scale, mean, invstd): dx, dscale, dbias",
-    .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 3, PARAMS(LayerNormParams, layer_norm_attrs),
+    .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 3, PARAMS(LayerNormParams, mpri_norm_row_attrs),
     .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3, .cast_cuda = CAST_FIXED,
     .cast_cpu = CAST_FIXED, .infer = infer_layer_norm_grad, .grad_state = GRAD_NONE,
     .grad_reason = "second derivatives are not built",

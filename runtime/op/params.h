@@ -91,6 +91,20 @@ typedef struct SumToParams {
     int64_t out_dtype;
 } SumToParams;
 
+typedef struct ArgParams { /* ArgMax, ArgMin */
+    int64_t axis, keepdims, select_last_index;
+} ArgParams;
+typedef struct CumulativeParams { /* CumSum, CumProd, CumProdGrad(dy, x, axis); axis: last input */
+    int64_t exclusive, reverse;
+} CumulativeParams;
+typedef struct TopKParams {
+    int64_t axis, largest, sorted;
+} TopKParams;
+typedef struct TopKGradParams { /* TopKGrad(dy, indices): zeros of shape dims, dy at the indices */
+    int64_t axis;
+    Ints dims;
+} TopKGradParams;
+
 /* Softmax, LogSoftmax; SoftmaxGrad(dy, y), LogSoftmaxGrad(dy, y): type of dy. */
 typedef struct SoftmaxParams {
     int64_t axis;
@@ -108,6 +122,50 @@ typedef struct LayerNormParams {
     int64_t stash_type; /* f32 whatever it says: statistics never get narrower */
     int64_t out_dtype;
 } LayerNormParams;
+
+/* RMSNormalization(x, scale); RmsNormGrad(dy, x, scale) -> dx (type of x), dscale (f32, or f64; shape
+ * of the normalised axes): LayerNormParams. */
+
+/* GroupNormalization(x, scale, bias); GroupNormGrad(dy, x, scale) -> dx (type
+ * of x), dscale, dbias (f32, or f64; shape of scale). */
+typedef struct GroupNormParams {
+    int64_t num_groups; /* 0: one group per channel */
+    float epsilon;
+    int64_t stash_type; /* f32 whatever it says */
+    int64_t per_group;  /* internal: scale and bias have one value per group (opset 18) */
+    int64_t out_dtype;
+} GroupNormParams;
+
+typedef struct InstanceNormParams {
+    float epsilon;
+    int64_t out_dtype;
+} InstanceNormParams;
+
+/* BatchNormalization(x, scale, bias, mean, var) -> y, running mean, running var (types of mean and
+ * var), mean and var that were used (f32, or f64 for f64 x).
+ * BatchNormGrad(dy, x, scale, mean, var) -> dx (type of x), dscale, dbias (f32, or f64); mean and
+ * var are those that the forward pass used. */
+typedef struct BatchNormParams {
+    float epsilon, momentum; /* momentum weighs the old running value */
+    int64_t training_mode;
+    int64_t out_dtype;
+} BatchNormParams;
+typedef struct BatchNormUpdateParams {
+    float momentum;
+    int64_t count; /* elements of the batch per channel; 0: nothing is written */
+} BatchNormUpdateParams;
+
+typedef struct LpNormParams {
+    int64_t axis, p;
+} LpNormParams;
+#define MPRI_MEAN_VARIANCE_EPSILON 1e-9f
+typedef struct MeanVarianceParams {
+    Ints axes; /* empty = 0, 2, 3 */
+} MeanVarianceParams;
+typedef struct LrnParams { /* LRN(x), LrnGrad(dy, x) */
+    int64_t size;
+    float alpha, beta, bias;
+} LrnParams;
 
 /* CrossEntropy(logits, labels, weights?) -> loss, lse, count.
  *   labels: int32 or int64, shape of logits without the class axis. weights: [C].
@@ -131,6 +189,17 @@ typedef struct SoftmaxCrossEntropyLossParams { /* class axis 1 */
     int64_t ignore_index; /* MPRI_NO_IGNORE: none */
     const char *reduction;
 } SoftmaxCrossEntropyLossParams;
+
+typedef struct NllLossParams { /* class axis 1 */
+    int64_t ignore_index; /* MPRI_NO_IGNORE: none */
+    const char *reduction;
+} NllLossParams;
+/* NllLossGrad(dloss, labels, weights?) -> gradient of the log-probabilities, of shape dims. */
+typedef struct NllLossGradParams {
+    int64_t ignore_index;
+    const char *reduction;
+    Ints dims;
+} NllLossGradParams;
 
 /* MseLoss(pred, target) -> loss, count: scalars, f32 (f64 for f64 pred); count = elements of pred.
  * MseLossGrad(dloss, pred, target, count) -> dpred (type of pred). pred and target: one shape. */

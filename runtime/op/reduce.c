@@ -1,9 +1,9 @@
 /* Reductions over axes given by input 1 (absent or empty: all axes, or none with
  * noop_with_empty_axes). Sums and means accumulate in f32 whatever the stored type. SumTo sums a
  * tensor down to a shape it was broadcast from; the autodiff pass uses it. */
-#include "runtime/op/rules.h"
+#include "runtime/op/reduce.h"
 
-static const AttrRow reduce_attrs[] = {
+const AttrRow mpri_reduce_attrs[] = {
     ATTR_FLAG(ReduceParams, keepdims, "keepdims", 1),
     ATTR_FLAG(ReduceParams, noop_with_empty_axes, "noop_with_empty_axes", 0),
     ATTR_OUT_DTYPE(ReduceParams),
@@ -15,7 +15,6 @@ static const AttrRow sum_to_attrs[] = {
     ATTR_END,
 };
 
-#define TS_SUM (TS_FLOAT | TS_WIDE_INT)
 #define TS_EXTREMUM (TS_SUM | TS(MPR_INT8) | TS(MPR_UINT8) | TS_BOOL)
 
 /* ---- type and shape rules ---- */
@@ -29,8 +28,7 @@ static Shape unknown_axes_shape(InferCtx *c, const Shape *x, bool keepdims)
     return mpri_op_fresh_shape(c, x->rank - n);
 }
 
-/* *all: every axis is reduced. */
-static mpr_status infer_reduce(InferCtx *c, TypeSet set, bool *all)
+mpr_status mpri_reduce_infer(InferCtx *c, TypeSet set, bool *all)
 {
     const ReduceParams *p = c->n->params;
     const Shape *x = op_shape(c, 0);
@@ -61,16 +59,16 @@ static mpr_status infer_reduce(InferCtx *c, TypeSet set, bool *all)
     return mpri_infer_set(c, 0, t, &out);
 }
 
-static mpr_status infer_sum(InferCtx *c)
+mpr_status mpri_reduce_infer_sum(InferCtx *c)
 {
     bool all;
-    return infer_reduce(c, TS_SUM, &all);
+    return mpri_reduce_infer(c, TS_SUM, &all);
 }
 
 static mpr_status infer_extremum(InferCtx *c)
 {
     bool all;
-    return infer_reduce(c, TS_EXTREMUM, &all);
+    return mpri_reduce_infer(c, TS_EXTREMUM, &all);
 }
 
 /* Number of elements from a shape: exporters write ReduceProd(Shape(x)). */
@@ -78,7 +76,7 @@ static mpr_status infer_prod(InferCtx *c)
 {
     bool all, integer = op_type(c, 0) == MPR_INT64 || op_type(c, 0) == MPR_INT32;
     int64_t n;
-    TRY(infer_reduce(c, TS_SUM, &all));
+    TRY(mpri_reduce_infer(c, TS_SUM, &all));
     const Dim *d = all && integer ? mpri_infer_content(c, 0, &n) : NULL;
     if (!d) return MPR_OK;
     Dim r = 1;
@@ -108,14 +106,7 @@ static mpr_status infer_sum_to(InferCtx *c)
 
 /* ---- gradients ---- */
 
-typedef struct Reduction {
-    int n;
-    int64_t axes[MPRI_MAX_RANK];
-    int64_t kept[MPRI_MAX_RANK]; /* dims of x with ones at the reduced axes */
-    int64_t count;               /* elements per result */
-} Reduction;
-
-static mpr_status reduction(GradCtx *c, Reduction *r)
+mpr_status mpri_reduce_axes(GradCtx *c, Reduction *r)
 {
     const ReduceParams *p = c->n->params;
     const Value *x = grad_in(c, 0);
@@ -137,7 +128,7 @@ static mpr_status reduction(GradCtx *c, Reduction *r)
     return MPR_OK;
 }
 
-static Value *with_kept_dims(GradCtx *c, const Reduction *r, Value *v)
+Value *mpri_reduce_kept(GradCtx *c, const Reduction *r, Value *v)
 {
     return mpri_op_grad_reshape(c, v, grad_in(c, 0)->shape.rank, r->kept);
 }
@@ -145,13 +136,12 @@ static Value *with_kept_dims(GradCtx *c, const Reduction *r, Value *v)
 static mpr_status grad_sum(GradCtx *c)
 {
     Reduction r;
-    TRY(reduction(c, &r));
-    c->dx[0] = mpri_op_grad_expand_like(c, with_kept_dims(c, &r, c->dy[0]), grad_in(c, 0));
+    TRY(mpri_reduce_axes(c, &r));
+    c->dx[0] = mpri_op_grad_expand_like(c, mpri_reduce_kept(c, &r, c->dy[0]), grad_in(c, 0));
     return mpri_op_grad_done(c);
 }
 
-/* v / n computed in f32: n itself may be too large for f16. */
-static Value *divide_wide(GradCtx *c, Value *v, Value *n)
+Value *mpri_reduce_divide(GradCtx *c, Value *v, Value *n)
 {
     if (!v || !n) return NULL;
     Value *wide = mpri_build_cast(c->b, v, n->dtype);
@@ -161,10 +151,10 @@ static Value *divide_wide(GradCtx *c, Value *v, Value *n)
 static mpr_status grad_mean(GradCtx *c)
 {
     Reduction r;
-    TRY(reduction(c, &r));
-    Value *dy = with_kept_dims(c, &r, c->dy[0]);
+    TRY(mpri_reduce_axes(c, &r));
+    Value *dy = mpri_reduce_kept(c, &r, c->dy[0]);
     Value *n = mpri_build_scalar(c->b, mpri_op_wide(grad_in(c, 0)->dtype), (double)r.count);
-    c->dx[0] = mpri_op_grad_expand_like(c, divide_wide(c, dy, n), grad_in(c, 0));
+    c->dx[0] = mpri_op_grad_expand_like(c, mpri_reduce_divide(c, dy, n), grad_in(c, 0));
     return mpri_op_grad_done(c);
 }
 
@@ -172,11 +162,11 @@ static mpr_status grad_mean(GradCtx *c)
 static mpr_status grad_extremum(GradCtx *c)
 {
     Reduction r;
-    TRY(reduction(c, &r));
-    Value *x = grad_in(c, 0), *dy = with_kept_dims(c, &r, c->dy[0]);
-    Value *hit = mpri_op_grad_binary(c, OP_Equal, x, with_kept_dims(c, &r, c->n->out[0]));
+    TRY(mpri_reduce_axes(c, &r));
+    Value *x = grad_in(c, 0), *dy = mpri_reduce_kept(c, &r, c->dy[0]);
+    Value *hit = mpri_op_grad_binary(c, OP_Equal, x, mpri_reduce_kept(c, &r, c->n->out[0]));
     Value *hits = mpri_build_cast(c->b, hit, mpri_op_wide(x->dtype));
-    Value *share = divide_wide(c, dy, mpri_op_grad_reduce(c, OP_ReduceSum, hits, r.n, r.axes));
+    Value *share = mpri_reduce_divide(c, dy, mpri_op_grad_reduce(c, OP_ReduceSum, hits, r.n, r.axes));
     c->dx[0] = mpri_build3(c->b, OP_Where, NULL, hit, share, mpri_op_grad_zero(c, dy));
     return mpri_op_grad_done(c);
 }
@@ -186,9 +176,9 @@ static mpr_status grad_extremum(GradCtx *c)
 static mpr_status grad_prod(GradCtx *c)
 {
     Reduction r;
-    TRY(reduction(c, &r));
+    TRY(mpri_reduce_axes(c, &r));
     Builder *b = c->b;
-    Value *x = grad_in(c, 0), *dy = with_kept_dims(c, &r, c->dy[0]);
+    Value *x = grad_in(c, 0), *dy = mpri_reduce_kept(c, &r, c->dy[0]);
     DType wide = mpri_op_wide(x->dtype);
     Value *zero = mpri_op_grad_zero(c, x), *is_zero = mpri_op_grad_binary(c, OP_Equal, x, zero);
     Value *nonzero = mpri_build3(b, OP_Where, NULL, is_zero, mpri_build_scalar(b, x->dtype, 1), x);
@@ -207,19 +197,15 @@ static mpr_status grad_prod(GradCtx *c)
 
 /* ---- definitions ---- */
 
-#define REDUCTION                                                                                  \
-    .min_in = 1, .max_in = 2, .min_out = 1, .max_out = 1, .optional_in = 2,                        \
-    PARAMS(ReduceParams, reduce_attrs), .fixed_in = 2, .nondiff_in = 2, .grad_state = GRAD_FUNCTION
-
 const OpDef mpri_op_ReduceMean = {
     MPRI_OP(ReduceMean, "", "reduce"), .help = "mean over axes", REDUCTION,
     .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
-    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = infer_sum, .grad = grad_mean,
+    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = mpri_reduce_infer_sum, .grad = grad_mean,
 };
 const OpDef mpri_op_ReduceSum = {
     MPRI_OP(ReduceSum, "", "reduce"), .help = "sum over axes", REDUCTION,
     .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
-    .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_sum, .grad = grad_sum,
+    .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = mpri_reduce_infer_sum, .grad = grad_sum,
 };
 const OpDef mpri_op_ReduceProd = {
     MPRI_OP(ReduceProd, "", "reduce"), .help = "product over axes", REDUCTION,

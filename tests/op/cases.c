@@ -19,7 +19,7 @@
 
 /* Operators whose cases are in C: they write slots. */
 static const int elsewhere[] = {OP_AccumulateGrad, OP_UnscaleCheck, OP_ClipGradNorm, OP_SgdStep,
-                                OP_AdamStep};
+                                OP_AdamStep,       OP_BatchNormUpdate};
 
 static Device *device;
 

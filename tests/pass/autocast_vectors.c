@@ -77,10 +77,19 @@ static const OpCase op_cases[] = {
     {"Rsqrt", M("a") "s = Sqrt(a)\ny = Reciprocal(s)\n"},
     {"LayerNormalization",
      M("a") "input b: f32[4]\ninput c: f32[4]\ny = LayerNormalization(a, b, c)\n"},
+    {"RMSNormalization", M("a") "input b: f32[4]\ny = RMSNormalization(a, b)\n"},
+    {"BatchNormalization", "input a: f32[4,4,4]\ninput b: f32[4]\ninput c: f32[4]\n"
+                           "input m: f32[4]\ninput v: f32[4]\n"
+                           "y = BatchNormalization(a, b, c, m, v)\n"},
+    {"InstanceNormalization", "input a: f32[2,4,4]\ninput b: f32[4]\ninput c: f32[4]\n"
+                              "y = InstanceNormalization(a, b, c)\n"},
+    {"CumSum", M("a") "const k: i64[] = 0\ny = CumSum(a, k)\n"},
     UNARY("Softmax"),
     REDUCE("ReduceSum"),
     {"ReduceSum.all", M("a") "y = ReduceSum(a) {keepdims=0}\n"},
     REDUCE("ReduceProd"),
+    REDUCE("ReduceL2"),
+    REDUCE("ReduceSumSquare"),
     REDUCE("ReduceMean"),
     REDUCE("ReduceMax"),
     REDUCE("ReduceMin"),
@@ -134,6 +143,8 @@ static const OpCase op_cases[] = {
     {"Expand", M("a") "const s: i64[3] = [2,4,4]\ny = Expand(a, s)\n"},
     {"Split", M("a") "y, z = Split(a) {num_outputs=2}\n"},
     {"SoftmaxCrossEntropyLoss", M("a") "input i: i64[4]\ny = SoftmaxCrossEntropyLoss(a, i)\n"},
+    {"NegativeLogLikelihoodLoss",
+     M("a") "input i: i64[4]\ny = NegativeLogLikelihoodLoss(a, i)\n"},
     {"MSELoss", M("a") M("b") "d = Sub(a, b)\nq = Mul(d, d)\ny = ReduceMean(q) {keepdims=0}\n"},
     {"L1Loss", M("a") M("b") "d = Sub(a, b)\nq = Abs(d)\ny = ReduceMean(q) {keepdims=0}\n"},
     {"BCE", M("a") M("b") "p = Log(a)\nq = Mul(p, b)\ny = ReduceMean(q) {keepdims=0}\n"},

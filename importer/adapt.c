@@ -284,7 +284,7 @@ static mpr_status fill_attributes(Draft *d, Err *err)
         }
     }
     for (const AttrRow *r = d->op->attrs; r && r->name; r++)
-        if (r->required && !r->internal && !mpri_import_attr(p, r->name))
+        if (r->required && !r->internal && !d->lenient && !mpri_import_attr(p, r->name))
             mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: the required attribute %s is missing",
                              d->label, r->name);
     return MPR_OK;

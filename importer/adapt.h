@@ -26,6 +26,7 @@ struct Draft {
     int n_in; /* trailing absent inputs are cut; room for DRAFT_SPARE_INPUTS more */
     int n_out;
     bool *taken;      /* per attribute: an adapter has used it */
+    bool lenient;     /* attributes that are required now have a default in this opset */
     void *params;     /* of op, defaults filled in */
     EmitFn emit;      /* NULL: one node of op */
     const char *base; /* name of the first output, prefix of helper values */

@@ -23,10 +23,17 @@ static mpr_status adapt_clip(Draft *d, Err *err)
     return MPR_OK;
 }
 
-/* Before 12 the ratio was an attribute and nothing dropped: exporters mark training from 12 on. */
+/* Before 12 the ratio was an attribute. Training was marked by is_test before 7, and not at all
+ * from 7 on. */
 static mpr_status adapt_dropout(Draft *d, Err *err)
 {
     float ratio;
+    int64_t is_test = 0;
+    if (d->opset < 7) {
+        mpri_adapt_take_int(d, "is_test", &is_test, err);
+        if (!is_test)
+            TRY(mpri_adapt_set_input(d, 2, mpri_adapt_scalar(d, "training", MPR_BOOL, 1), err));
+    }
     if (!mpri_adapt_take_float(d, "ratio", &ratio, err)) return MPR_OK;
     return mpri_adapt_set_input(d, 1, mpri_adapt_scalar(d, "ratio", MPR_FLOAT32, ratio), err);
 }

@@ -53,6 +53,7 @@ static mpr_status adapt_concat_1(Draft *d, Err *err)
 {
     AxisParams *p = d->params;
     p->axis = 1;
+    d->lenient = true;
     (void)err;
     return MPR_OK;
 }

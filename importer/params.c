@@ -71,6 +71,7 @@ static bool flows(const Node *n, int k)
     if (!strcmp(type, "Pow") && k == 1) return false;
     if (!strcmp(type, "BatchNormalization") && k >= 3) return false;
     if (!strcmp(type, "Resize") && k >= 1) return false;
+    if (!strcmp(type, "OneHot")) return false; /* the two values of a code */
     if (!strcmp(type, "RotaryEmbedding") && k >= 1) return false; /* tables of angles */
     if (opaque) return !named(type, stopping);
     if (n->op->grad_state != GRAD_FUNCTION) return false;

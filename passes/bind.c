@@ -72,9 +72,10 @@ static mpr_status report_open(const Graph *g, const Node *n, const Value *open, 
     char text[256];
     mpri_shape_print(g->sym, &open->shape, text, sizeof text);
     const char *kind = n->opaque_type ? n->opaque_type : n->op->name;
+    bool counts = mpri_is(n, OP_NonZero) || mpri_is(n, OP_Unique);
     for (int k = 0; k < n->n_in; k++) {
         const Value *v = n->in[k];
-        if (!v || v->kind == VAL_CONST || mpri_dtype_is_float(v->dtype)) continue;
+        if (!v || v->kind == VAL_CONST || (mpri_dtype_is_float(v->dtype) && !counts)) continue;
         mpri_err_set(
             err, MPR_E_UNSUPPORTED_OP,
             "node '%s' (%s): the size of its output '%s' %s depends on the contents of '%s'",

@@ -246,6 +246,7 @@ static bool absorb_after(Graph *g, Node *s)
 
 mpr_status mpri_pass_lower(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {
+    TRY(mpri_lower_einsum(g, changed, err));
     TRY(lower_products(g, changed, err));
     for (bool again = !ctx->o->no_fuse; again;) {
         again = false;

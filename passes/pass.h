@@ -44,6 +44,8 @@ typedef struct PassOptions {
     const char *const *seeds; int n_seeds;  /* GRADS_TO_OUTPUTS: output names that get a cotangent */
     bool grads_of_inputs, grads_of_params;  /* GRADS_TO_OUTPUTS */
     bool training;        /* Dropout active etc. */
+    bool has_dropout;     /* with training: every Dropout gets this ratio, or is put in */
+    float dropout;
     bool no_fuse;         /* keep all named values (mpr-run --keep) */
     const char *dump_after; /* NULL, a pass name or "all" */
 } PassOptions;
@@ -81,6 +83,7 @@ mpr_status mpri_passes_run(PassCtx *ctx, PassStage stage, Graph *g, Err *err);
 /* ---- prepare ---- */
 mpr_status mpri_pass_simplify(PassCtx *, Graph *, bool *, Err *);  /* Identity, Constant, dead code; casts of constants */
 mpr_status mpri_pass_recover(PassCtx *, Graph *, bool *, Err *);   /* LayerNorm, Gelu, Linear from their exported forms */
+mpr_status mpri_pass_dropout(PassCtx *, Graph *, bool *, Err *);   /* PassOptions.dropout */
 mpr_status mpri_pass_loss(PassCtx *, Graph *, bool *, Err *);      /* attach the loss: graph output "loss" */
 mpr_status mpri_pass_autocast(PassCtx *, Graph *, bool *, Err *);  /* classes -> casts, reasons in Node.why */
 mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOptions.force: every float value becomes f64 */

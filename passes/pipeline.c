@@ -10,6 +10,7 @@ static const PassRow rows[] = {
      "constants and aliases resolved, dead code and idle Dropout gone"},
     {"recover", STAGE_PREPARE, mpri_pass_recover,
      "Linear, LayerNormalization, Gelu and Softmax found in their exported forms"},
+    {"dropout", STAGE_PREPARE, mpri_pass_dropout, "the ratio that was asked for, in training"},
     {"loss", STAGE_PREPARE, mpri_pass_loss, "graph output \"loss\", an f32 scalar"},
     {"autocast", STAGE_PREPARE, mpri_pass_autocast,
      "every operator in the type of its class, by casts"},

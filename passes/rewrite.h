@@ -42,6 +42,8 @@ mpr_status mpri_fold_identities(Graph *g, bool *changed, Err *err);
 mpr_status mpri_fold_slices(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 /* passes/fold_scale.c: factors on both operands of a 16-bit product become one behind it. */
 mpr_status mpri_fold_scales(Graph *g, bool *changed, Err *err);
+/* passes/lower_einsum.c: Einsum as matrix products, sums and transposes. */
+mpr_status mpri_lower_einsum(Graph *g, bool *changed, Err *err);
 /* passes/bind.c: trained parameters become slots "param:<name>", f32 (f64 when forced). */
 mpr_status mpri_bind_params(PassCtx *ctx, Graph *g, bool *changed, Err *err);
 

@@ -279,6 +279,29 @@ typedef struct ReverseSequenceParams {
 typedef struct OneHotParams {
     int64_t axis;
 } OneHotParams;
+typedef struct EinsumParams { /* see runtime/op/einsum.h */
+    const char *equation;
+} EinsumParams;
+/* Random operators: seed NaN = that of the run; stream (internal): see DropoutParams. */
+typedef struct RandomParams { /* RandomNormalLike, RandomUniformLike */
+    int64_t dtype;            /* 0: type of the input */
+    int64_t stream;
+    float a, b;               /* mean and scale, or low and high */
+    float seed;
+} RandomParams;
+typedef struct RandomShapedParams { /* RandomNormal, RandomUniform */
+    RandomParams r;
+    Ints shape;
+} RandomShapedParams;
+typedef struct BernoulliParams {
+    int64_t dtype; /* 0: type of the input */
+    int64_t stream;
+    float seed;
+} BernoulliParams;
+typedef struct MultinomialParams {
+    int64_t dtype, sample_size, stream;
+    float seed;
+} MultinomialParams;
 typedef struct EyeLikeParams {
     int64_t dtype; /* 0: type of the input */
     int64_t k;

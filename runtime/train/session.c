@@ -59,6 +59,10 @@ static mpr_status check_options(const mpr_session_options *o, Err *err)
                      (double)o->label_smoothing);
         return mpri_err_advice(err, "0.1 is a usual value");
     }
+    if (o->has_dropout && !(o->dropout >= 0 && o->dropout < 1)) {
+        mpri_err_set(err, MPR_E_USAGE, "dropout is %g; allowed is [0, 1)", (double)o->dropout);
+        return mpri_err_advice(err, "0.1 is a usual value");
+    }
     if (o->kernels && strcmp(o->kernels, "ref") && strcmp(o->kernels, "auto")) {
         mpri_err_set(err, MPR_E_USAGE, "kernels '%s' is unknown; allowed are auto and ref",
                      mpri_err_name(o->kernels));
@@ -108,6 +112,8 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
         .autocast = train ? s->o.autocast : s->o.eval_autocast,
         .profile = train ? s->profile : s->eval_profile,
         .training = train && s->loss,
+        .has_dropout = s->o.has_dropout,
+        .dropout = s->o.dropout,
         .dump_after = s->o.dump_after,
     };
 }

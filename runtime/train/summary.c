@@ -46,6 +46,15 @@ static void put_operators(Text *t, const Graph *g)
     mpri_text_add(t, " (%d casts)\n", casts);
 }
 
+/* An export in evaluation mode has lost its Dropout: that is told, not guessed. */
+static void put_dropout(Text *t, const Graph *g)
+{
+    int n = 0;
+    for (const Node *node = g->first; node; node = node->next) n += mpri_is(node, OP_Dropout);
+    if (n) mpri_text_add(t, "dropout      %d nodes\n", n);
+    else mpri_text_put(t, "dropout      no Dropout found (--dropout P puts it in)\n");
+}
+
 static const char *precision_text(const mpr_session *s)
 {
     return s->o.autocast == MPR_FLOAT16    ? "float16 autocast"
@@ -80,6 +89,7 @@ mpr_status mpri_trainer_summary(mpr_trainer *tr, char **text, Err *err)
                   mpri_err_name(tr->model->m->path ? tr->model->m->path : ""));
     put_parameters(&t, tr);
     put_operators(&t, s->graph[MODE_TRAIN]);
+    put_dropout(&t, s->graph[MODE_TRAIN]);
     mpri_text_add(&t, "loss         %s\n", s->loss);
     mpri_text_add(&t, "precision    %s, FP32 master weights; loss scale %s%s\n", precision_text(s),
                   mpri_print_f32(a, tr->p->scaler->scale),

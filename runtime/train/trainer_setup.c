@@ -70,6 +70,8 @@ static mpr_status open_session(mpr_trainer *t, Err *err)
         .label_smoothing = (float)mpri_option_float(t->o, OPT_SMOOTHING),
         .freeze = mpri_option_list(t->o, OPT_FREEZE),
         .train_only = mpri_option_list(t->o, OPT_TRAIN_ONLY),
+        .has_dropout = mpri_option_here(t->o, OPT_DROPOUT),
+        .dropout = (float)mpri_option_float(t->o, OPT_DROPOUT),
         .seed = (uint64_t)mpri_option_int(t->o, OPT_SEED, 42),
         .dump_after = OPTION(DUMP_AFTER),
     };

@@ -128,6 +128,7 @@ static const OpCase op_cases[] = {
     BINARY("Equal"),
     {"Concat", M("a") M("b") "y = Concat(a, b) {axis=0}\n"},
     {"Gather", M("a") "input i: i64[4]\ny = Gather(a, i)\n"},
+    {"Einsum", M("a") M("b") "y = Einsum(a, b) {equation=\"ij,jk->ik\"}\n"},
     {"ScatterElements", M("a") "input i: i64[4,4]\n" M("b") "y = ScatterElements(a, i, b)\n"},
     {"ScatterElements.add", M("a") "input i: i64[4,4]\n" M("b")
      "y = ScatterElements(a, i, b) {reduction=\"add\"}\n"},

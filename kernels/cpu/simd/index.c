@@ -1,4 +1,4 @@
-/* Gather, and its gradient into an embedding table (axis 0, f32). All indices are checked before
+/* Gather, and its gradient into the table (f32). All indices are checked before
  * anything is written. The gradient is cut into strips of columns: a strip belongs to one tile,
  * which walks all indices in order, so repeated rows add up in one order whatever the number of
  * threads. */
@@ -68,10 +68,12 @@ static const char *refuse_gather(const KernelSig *s)
 static void grad_strip(void *ctx, int64_t tile)
 {
     const Gather *g = ctx; /* x is dy */
-    int64_t c0 = tile * STRIP, n = least(STRIP, g->inner - c0);
+    int64_t strips = tiles_of(g->inner, STRIP), o = tile / strips, c0 = tile % strips * STRIP;
+    int64_t n = least(STRIP, g->inner - c0);
     for (int64_t i = 0; i < g->indices->n; i++) {
-        float *to = (float *)g->y->data + index_at(g->indices, i, g->dim) * g->inner + c0;
-        int64_t at = i * g->inner + c0;
+        int64_t row = o * g->dim + index_at(g->indices, i, g->dim);
+        float *to = (float *)g->y->data + row * g->inner + c0;
+        int64_t at = (o * g->indices->n + i) * g->inner + c0;
         for (int64_t j = 0; j < n; j += VF_LANES) {
             int k = (int)least(VF_LANES, n - j);
             vf_store_n(to + j, vf_load_n(to + j, k) + vf_ld_n(g->x->dtype, g->x->data, at + j, k),
@@ -82,24 +84,24 @@ static void grad_strip(void *ctx, int64_t tile)
 
 static mpr_status k_gather_grad(const KernelCall *c)
 {
+    const GatherGradParams *p = c->params;
     Tensor *dx = &c->out[0];
+    int axis = axis_from_front(p->axis, dx->rank);
     Gather g = {.x = &c->in[0],
                 .indices = &c->in[1],
                 .y = dx,
-                .dim = dx->dims[0],
-                .inner = span(dx, 1, dx->rank)};
+                .dim = dx->dims[axis],
+                .inner = span(dx, axis + 1, dx->rank)};
     TRY(check_indices(c, g.dim));
     MPRI_NAME(cpu_zero)(dx->data, (size_t)dx->n * sizeof(float), c->threads);
-    mpri_parallel(c->threads, tiles_of(g.inner, STRIP), grad_strip, &g);
+    mpri_parallel(c->threads, span(dx, 0, axis) * tiles_of(g.inner, STRIP), grad_strip, &g);
     return MPR_OK;
 }
 
 static const char *refuse_gather_grad(const KernelSig *s)
 {
-    const GatherGradParams *p = s->params;
     if (!vf_can(s->in[0].dtype) || s->out[0].dtype != MPR_FLOAT32)
         return "takes f32, f16 or bf16 into f32";
-    if (axis_from_front(p->axis, s->out[0].rank) != 0) return "axis 0 only";
     return refuse_gather(s);
 }
 

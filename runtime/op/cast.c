@@ -78,7 +78,7 @@ static mpr_status grad_identity(GradCtx *c)
 }
 
 const OpDef mpri_op_Cast = {
-    MPRI_OP(Cast, "", "cast"), .help = "to another element type; float to int truncates",
+    MPRI_OP(Cast, "", "cast"), .help = "to another element type; float to int truncates, wraps in narrow types",
     .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, PARAMS(CastParams, cast_attrs),
     .flags = OPF_ELEMENTWISE, .inplace = 1, .cast_cuda = CAST_FIXED, .cast_cpu = CAST_FIXED,
     .infer = infer_cast, .grad_state = GRAD_FUNCTION, .grad = grad_cast,

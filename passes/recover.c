@@ -119,7 +119,7 @@ typedef mpr_status (*Pattern)(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *e
 
 /* Linear first: GELU and LayerNormalization read its output. */
 static const Pattern patterns[] = {mpri_recover_linear, mpri_recover_layernorm, mpri_recover_gelu,
-                                   mpri_recover_softmax};
+                                   mpri_recover_gated, mpri_recover_softmax};
 
 mpr_status mpri_pass_recover(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {

@@ -43,6 +43,7 @@ mpr_status mpri_match_replace(Graph *g, const Match *m, Node *final, Value *made
 mpr_status mpri_recover_linear(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 mpr_status mpri_recover_gelu(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
+mpr_status mpri_recover_gated(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 mpr_status mpri_recover_softmax(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err);
 
 #endif

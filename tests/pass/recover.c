@@ -1,4 +1,4 @@
-/* Recovery of Linear, LayerNormalization, Gelu and Softmax: every form that exporters write, what
+/* Recovery of Linear, LayerNormalization, Gelu, x * gate(x) and Softmax: every form that exporters write, what
  * must not be recovered, and that both sides compute the same. */
 #include <stdio.h>
 #include <string.h>
@@ -275,6 +275,44 @@ static void test_gelu(void **state)
     RUN(gelu_cases);
 }
 
+/* ---- x * gate(x) ---- */
+
+#define GATED_HEAD \
+    "graph \"g\" {\n" \
+    "input  x: f32[2,5]\n" \
+    "input  z: f32[2,5]\n" \
+    "const  quick: f32[] = 1.702\n"
+
+static const Case gated_cases[] = {
+    {"swish", GATED_HEAD "s = Sigmoid(x)\ny = Mul(x, s)\n" TAIL, "Swish", 1e-6},
+    {"gate left", GATED_HEAD "s = Sigmoid(x)\ny = Mul(s, x)\n" TAIL, "Swish", 1e-6},
+    {"quick gelu", GATED_HEAD "a = Mul(x, quick)\ns = Sigmoid(a)\ny = Mul(x, s)\n" TAIL, "Swish",
+     1e-6},
+    {"of the scaled value", GATED_HEAD "a = Mul(quick, x)\ns = Sigmoid(a)\ny = Mul(a, s)\n" TAIL,
+     "Mul Swish", 1e-6},
+    {"between casts",
+     GATED_HEAD "c = Cast(x) {to=f16}\nd = Cast(c) {to=f32}\ns = Sigmoid(d)\n"
+                "e = Cast(s) {to=f16}\ny = Mul(c, e)\n" TAIL,
+     "Cast Swish", 1e-2},
+    {"mish", GATED_HEAD "p = Softplus(x)\nt = Tanh(p)\ny = Mul(x, t)\n" TAIL, "Mish", 1e-6},
+    {"hard swish", GATED_HEAD "h = HardSigmoid(x) {alpha=0.16666667}\ny = Mul(x, h)\n" TAIL,
+     "HardSwish", 1e-6},
+    {"another hard sigmoid", GATED_HEAD "h = HardSigmoid(x)\ny = Mul(x, h)\n" TAIL,
+     "HardSigmoid Mul", 0},
+    {"gate of another value", GATED_HEAD "s = Sigmoid(z)\ny = Mul(x, s)\n" TAIL, "Sigmoid Mul", 0},
+    {"gate used twice", GATED_HEAD "s = Sigmoid(x)\na = Mul(x, s)\ny = Add(a, s)\n" TAIL,
+     "Sigmoid Mul Add", 0},
+    {"square of the gate", GATED_HEAD "s = Sigmoid(x)\ny = Mul(s, s)\n" TAIL, "Sigmoid Mul", 0},
+    {"gate is an output", GATED_HEAD "s = Sigmoid(x)\ny = Mul(x, s)\noutput s = s\n" TAIL,
+     "Sigmoid Mul", 0},
+};
+
+static void test_gated(void **state)
+{
+    (void)state;
+    RUN(gated_cases);
+}
+
 /* ---- Softmax ---- */
 
 #define SOFT_HEAD \
@@ -322,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_layernorm),
         cmocka_unit_test(test_layernorm_zero_epsilon),
         cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_gated),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_names),
     };

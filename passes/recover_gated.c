@@ -4,8 +4,8 @@
  *   Mish       x * Tanh(Softplus(x))
  *   HardSwish  x * HardSigmoid(x), alpha = 1 / 6, beta = 1 / 2
  *
- * Op by op, Softplus is on PyTorch's deny list and would lift Mish to f32; as one operator each keeps
- * the type of its input, rounds once, and the backward pass keeps x alone. */
+ * Op by op, Softplus is on PyTorch's deny list and would lift Mish to f32; as one operator each
+ * keeps the type of its input, rounds once, and the backward pass keeps x alone. */
 #include "passes/recover.h"
 
 #include <math.h>
@@ -68,7 +68,7 @@ static Value *behind_cast(Match *m, const Value *v)
     return d->in[0];
 }
 
-/* The nearest value that a and b are casts of, or are; the casts on the way belong to the pattern. */
+/* The nearest value that a and b are, or are casts of; casts on the way belong to the pattern. */
 static Value *common_x(Match *m, Value *a, Value *b)
 {
     Match left = *m;

@@ -1,4 +1,5 @@
-/* Activations with parameters or pieces: rectifiers, exponential and hard ones, Softplus, Mish, Swish.
+/* Activations with parameters or pieces: rectifiers, exponential and hard ones, Softplus, Mish,
+ * Swish.
  *
  * The backward pass keeps the input, and a kernel computes each derivative from it with one
  * rounding; the rectifiers that only select are rules over Where. Kinks as PyTorch: at a kink the

@@ -1,5 +1,5 @@
-/* Activations with parameters and their gradients: load converts to f32, one formula, one rounding at
- * the store. Tiles are ranges of TILE elements; inputs and output have one shape, except the slope
+/* Activations with parameters and their gradients: load converts to f32, one formula, one rounding
+ * at the store. Tiles are ranges of TILE elements; inputs and output have one shape, except the slope
  * of PRelu. The constants of a kernel, at most three, are broadcast once per tile. */
 #include "kernels/cpu/simd/elementwise.h"
 #include "kernels/cpu/simd/vmath.h"
@@ -102,7 +102,10 @@ KERNEL(swiglu, AlphaParams, tile2(ctx, tile, f_swiglu), p->alpha)
 
 /* ---- gradients: (dy, x) ---- */
 
-VF_FN vf f_leaky_relu_grad(vf dy, vf x, const vf *k) { return vf_blend(positive(x), dy, k[0] * dy); }
+VF_FN vf f_leaky_relu_grad(vf dy, vf x, const vf *k)
+{
+    return vf_blend(positive(x), dy, k[0] * dy);
+}
 VF_FN vf f_elu_grad(vf dy, vf x, const vf *k)
 {
     vf slope = vf_blend(positive(x), vf_set1(1.0f), k[0] / k[2] * vf_exp(x / k[2]));

@@ -78,6 +78,12 @@ static bool adding_scatter(const Node *n)
            !strcmp(((const ScatterParams *)n->params)->reduction, "add");
 }
 
+/* A pool over more than two spatial dims: on torch's CPU list, which knows the 2-D ones not. */
+static bool volume_pool(const Node *n)
+{
+    return !strcmp(n->op->family, "pool") && n->in[0]->shape.rank > 4;
+}
+
 static CastDecision base_decision(const Profile *p, const Node *n)
 {
     if (n->op->flags & OPF_LOSS)
@@ -91,6 +97,8 @@ static CastDecision base_decision(const Profile *p, const Node *n)
         return (CastDecision){CAST_FP32, p->why[OP_Reciprocal]};
     if (adding_scatter(n) && !p->cpu) c = CAST_WIDEST;
     if (repeating_pad(n)) c = p->cpu ? CAST_FP32 : CAST_KEEP;
+    if (p->cpu && volume_pool(n))
+        return (CastDecision){CAST_FP32, "pools of three spatial dims are f32 on torch's CPU list"};
     return (CastDecision){c, p->why[n->op->id]};
 }
 

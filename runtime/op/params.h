@@ -315,6 +315,39 @@ typedef struct ConvParams {
     Ints dims; /* internal */
 } ConvParams;
 
+/* What all pools share: a window of kernel_shape elements, `dilations` apart, moved by `strides` over
+ * spatial dims that are padded at both ends; see runtime/op/window.h. */
+typedef struct PoolWindow {
+    const char *auto_pad; /* NOTSET, SAME_UPPER, SAME_LOWER, VALID */
+    Ints dilations, kernel_shape, pads, strides; /* empty = default */
+    int64_t ceil_mode;
+} PoolWindow;
+/* MaxPool(x) -> y, indices?: flat positions in x of the first largest element of each window.
+ * MaxPoolGrad(dy, x) -> dx. */
+typedef struct MaxPoolParams {
+    PoolWindow window;
+    int64_t storage_order; /* of indices: 1 = column-major in the spatial dims */
+} MaxPoolParams;
+/* AveragePool(x); AveragePoolGrad(dy): dims = shape of x. */
+typedef struct AveragePoolParams {
+    PoolWindow window;
+    int64_t count_include_pad;
+    Ints dims; /* internal */
+} AveragePoolParams;
+/* LpPool(x); LpPoolGrad(dy, x, y) -> dx. GlobalLpPool has p only. */
+typedef struct LpPoolParams {
+    PoolWindow window;
+    int64_t p;
+} LpPoolParams;
+typedef struct GlobalLpPoolParams {
+    int64_t p;
+} GlobalLpPoolParams;
+/* MaxUnpool(x, indices, output_shape?): indices are flat positions in the result, as MaxPool gives
+ * them. MaxUnpoolGrad(dy, indices) -> dx. */
+typedef struct MaxUnpoolParams {
+    Ints kernel_shape, pads, strides;
+} MaxUnpoolParams;
+
 /* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside
  * training). DropoutGrad(dy, mask, ratio?, training_mode?) -> dx. Kept values are scaled by
  * 1/(1-ratio); ratio 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */

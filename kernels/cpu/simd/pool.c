@@ -1,0 +1,258 @@
+/* MaxPool, AveragePool and the global pools; see pool.h for the way of a row. */
+#include "kernels/cpu/simd/pool.h"
+
+/* ---- MaxPool ---- */
+
+/* line[begin + i] = max of the rows that output row o sees. */
+VF_FN void max_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line)
+{
+    bool first = true;
+    int64_t n = k->last.in;
+    float *to = line + k->last.begin;
+    for (int64_t v = 0; v < k->taps; v++) {
+        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n, i = 0;
+        if (r < 0) continue;
+        for (; i + VF_LANES <= n; i += VF_LANES) {
+            vf x = vf_ld(t, k->x->data, at + i);
+            if (!first) x = vf_max_nan(vf_load(to + i), x);
+            vf_store(to + i, x);
+        }
+        if (i < n) {
+            int left = (int)(n - i);
+            vf x = vf_ld_n(t, k->x->data, at + i, left);
+            if (!first) x = vf_max_nan(vf_load_n(to + i, left), x);
+            vf_store_n(to + i, x, left);
+        }
+        first = false;
+    }
+    if (first) fill(to, n, -INFINITY);
+}
+
+VF_FN void max_row(const Pool *k, DType t, int64_t row, float *line, float *phases, float *out)
+{
+    max_line(k, t, row / k->rows_out, row % k->rows_out, line);
+    const float *from = deal(k, line, phases);
+    for (int64_t o = 0; o < k->last.out; o += VF_LANES) {
+        vf top = vf_load(from + tap_at(k, 0) + o);
+        for (int64_t kx = 1; kx < k->last.taps; kx++)
+            top = vf_max_nan(top, vf_load(from + tap_at(k, kx) + o));
+        vf_store(out + o, top);
+    }
+    store_row(k->y, row * k->last.out, out, k->last.out);
+}
+
+static void max_tile(void *ctx, int64_t tile, int worker)
+{
+    const Pool *k = ctx;
+    float *line = worker_rows(k, worker), *phases = line + k->line, *out = phases + k->line;
+    int64_t all = k->planes * k->rows_out, end = least(all, (tile + 1) * k->per_tile);
+    fill(line, k->line, -INFINITY);
+    for (int64_t row = tile * k->per_tile; row < end; row++)
+        switch ((int)k->x->dtype) {
+        case MPR_FLOAT32: max_row(k, MPR_FLOAT32, row, line, phases, out); break;
+        case MPR_FLOAT16: max_row(k, MPR_FLOAT16, row, line, phases, out); break;
+        default: max_row(k, MPR_BFLOAT16, row, line, phases, out); break;
+        }
+}
+
+/* Position in its plane of the element of tap `number` of output (o, ox). */
+VF_FN int64_t position(const Pool *k, int64_t o, int64_t ox, int64_t number)
+{
+    int64_t kx = number % k->last.taps, v = number / k->last.taps;
+    int64_t ix = ox * k->last.stride + kx * k->last.dilation - k->last.begin;
+    if (!k->column_major) return row_at(k, o, v) * k->last.in + ix;
+    int64_t r = row_at(k, o, v);
+    int64_t at = ix * k->rows_in, before = k->rows_in;
+    for (int i = k->lead - 1; i >= 0; i--) {
+        before /= k->d[i].in;
+        at += r % k->d[i].in * before;
+        r /= k->d[i].in;
+    }
+    return at;
+}
+
+static void index_tile(void *ctx, int64_t tile, int worker)
+{
+    const Pool *k = ctx;
+    float *line = worker_rows(k, worker), *from = line + k->line;
+    float *values = from + k->line, *taps = values + k->line, *best = taps + k->line;
+    float *arg = best + k->line;
+    int64_t all = k->planes * k->rows_out, end = least(all, (tile + 1) * k->per_tile);
+    fill(line, k->line, -INFINITY);
+    fill(from, k->line, NO_TAP);
+    for (int64_t row = tile * k->per_tile; row < end; row++) {
+        int64_t plane = row / k->rows_out, o = row % k->rows_out;
+        argmax_line(k, k->x->dtype, plane, o, line, from);
+        argmax_row(k, deal(k, line, values), deal(k, from, taps), best, arg);
+        store_row(k->y, row * k->last.out, best, k->last.out);
+        for (int64_t ox = 0; ox < k->last.out; ox++)
+            ((int64_t *)k->indices->data)[row * k->last.out + ox] =
+                arg[ox] >= NO_TAP ? -1 : plane * k->rows_in * k->last.in +
+                                             position(k, o, ox, (int64_t)arg[ox]);
+    }
+}
+
+static mpr_status k_max(const KernelCall *c)
+{
+    const MaxPoolParams *p = c->params;
+    Pool k = pool_of(&p->window, &c->in[0], &c->out[0]);
+    if (c->out[0].n == 0) return MPR_OK;
+    k.x = &c->in[0];
+    k.y = &c->out[0];
+    k.indices = output_or_null(c, 1);
+    k.column_major = p->storage_order == 1;
+    k.workspace = c->workspace;
+    k.per_worker = row_bytes(&k, k.indices ? 6 : 3);
+    k.per_tile = rows_per_tile(k.last.in * k.taps);
+    mpri_parallel_worker(c->threads, tiles_of(k.planes * k.rows_out, k.per_tile),
+                         k.indices ? index_tile : max_tile, &k);
+    return MPR_OK;
+}
+
+static size_t max_workspace(const KernelSig *s, int threads)
+{
+    Pool k = pool_of(&((const MaxPoolParams *)s->params)->window, &s->in[0], &s->out[0]);
+    return (size_t)threads * row_bytes(&k, sig_has_out(s, 1) ? 6 : 3);
+}
+
+/* ---- AveragePool ---- */
+
+VF_FN void sum_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line)
+{
+    bool first = true;
+    int64_t n = k->last.in;
+    float *to = line + k->last.begin;
+    for (int64_t v = 0; v < k->taps; v++) {
+        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n, i = 0;
+        if (r < 0) continue;
+        for (; i + VF_LANES <= n; i += VF_LANES) {
+            vf x = vf_ld(t, k->x->data, at + i);
+            if (!first) x += vf_load(to + i);
+            vf_store(to + i, x);
+        }
+        if (i < n) {
+            int left = (int)(n - i);
+            vf x = vf_ld_n(t, k->x->data, at + i, left);
+            if (!first) x += vf_load_n(to + i, left);
+            vf_store_n(to + i, x, left);
+        }
+        first = false;
+    }
+    if (first) fill(to, n, 0.0f);
+}
+
+VF_FN void average_row(const Pool *k, DType t, int64_t row, float *line, float *phases, float *counts)
+{
+    int64_t o = row % k->rows_out, n = k->last.out;
+    sum_line(k, t, row / k->rows_out, o, line);
+    const float *from = deal(k, line, phases);
+    float rows = (float)row_count(k, o);
+    for (int64_t ox = 0; ox < n; ox += VF_LANES) {
+        int left = (int)least(VF_LANES, n - ox);
+        vf sum = vf_load(from + tap_at(k, 0) + ox);
+        for (int64_t kx = 1; kx < k->last.taps; kx++) sum += vf_load(from + tap_at(k, kx) + ox);
+        vf mean = sum / divisors(counts, ox, left, rows);
+        vf_st_n(k->y->dtype, k->y->data, row * n + ox, mean, left);
+    }
+}
+
+static void average_tile(void *ctx, int64_t tile, int worker)
+{
+    const Pool *k = ctx;
+    float *line = worker_rows(k, worker), *phases = line + k->line, *counts = phases + k->line;
+    int64_t all = k->planes * k->rows_out, end = least(all, (tile + 1) * k->per_tile);
+    fill(line, k->line, 0.0f);
+    column_counts(k, counts);
+    for (int64_t row = tile * k->per_tile; row < end; row++)
+        switch ((int)k->x->dtype) {
+        case MPR_FLOAT32: average_row(k, MPR_FLOAT32, row, line, phases, counts); break;
+        case MPR_FLOAT16: average_row(k, MPR_FLOAT16, row, line, phases, counts); break;
+        default: average_row(k, MPR_BFLOAT16, row, line, phases, counts); break;
+        }
+}
+
+static mpr_status k_average(const KernelCall *c)
+{
+    const AveragePoolParams *p = c->params;
+    Pool k = pool_of(&p->window, &c->in[0], &c->out[0]);
+    if (c->out[0].n == 0) return MPR_OK;
+    k.x = &c->in[0];
+    k.y = &c->out[0];
+    k.pads = p->count_include_pad == 1;
+    k.workspace = c->workspace;
+    k.per_worker = row_bytes(&k, 3);
+    k.per_tile = rows_per_tile(k.last.in * k.taps);
+    mpri_parallel_worker(c->threads, tiles_of(k.planes * k.rows_out, k.per_tile), average_tile, &k);
+    return MPR_OK;
+}
+
+static size_t average_workspace(const KernelSig *s, int threads)
+{
+    Pool k = pool_of(&((const AveragePoolParams *)s->params)->window, &s->in[0], &s->out[0]);
+    return (size_t)threads * row_bytes(&k, 3);
+}
+
+/* ---- global pools: a plane is a run ---- */
+
+VF_FN float run_max(DType t, const void *p, int64_t at, int64_t n)
+{
+    vf top = vf_set1(-INFINITY);
+    int64_t i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES) top = vf_max_nan(top, vf_ld(t, p, at + i));
+    float best = vf_hmax_nan(top);
+    for (; i < n; i++) {
+        float v = vf_ld1(t, p, at + i);
+        best = v > best || v != v ? v : best;
+    }
+    return best;
+}
+
+static void global_tile(void *ctx, int64_t tile)
+{
+    const Pool *k = ctx;
+    DType t = k->x->dtype;
+    int64_t n = k->rows_in;
+    for (int64_t i = tile * k->per_tile, end = least(k->planes, i + k->per_tile); i < end; i++) {
+        float v = k->pads ? run_sum(t, k->x->data, i * n, n, run_value, vf_zero()) / (float)n
+                          : run_max(t, k->x->data, i * n, n);
+        vf_st1(k->y->dtype, k->y->data, i, v);
+    }
+}
+
+static mpr_status global_pool(const KernelCall *c, bool mean)
+{
+    Rows r = rows_from(&c->in[0], 2);
+    Pool k = {.x = &c->in[0], .y = &c->out[0], .planes = r.count, .rows_in = r.n, .pads = mean};
+    k.per_tile = rows_per_tile(r.n);
+    mpri_parallel(c->threads, tiles_of(r.count, k.per_tile), global_tile, &k);
+    return MPR_OK;
+}
+
+static mpr_status k_global_max(const KernelCall *c) { return global_pool(c, false); }
+static mpr_status k_global_average(const KernelCall *c) { return global_pool(c, true); }
+
+/* ---- rows ---- */
+
+static const char *refuse(const KernelSig *s)
+{
+    return sig_floats(s, 0, 0) ? NULL : NOT_FLOAT;
+}
+
+static const char *refuse_max(const KernelSig *s)
+{
+    if (!vf_can(s->in[0].dtype)) return NOT_FLOAT;
+    return sig_has_out(s, 1) ? too_many_taps(&((const MaxPoolParams *)s->params)->window) : NULL;
+}
+
+static const KernelRow rows[] = {
+    {.op = OP_MaxPool, .name = MPRI_ROW("maxpool"), .isa = MPRI_ISA_ID, .fn = k_max,
+     .refuse = refuse_max, .workspace = max_workspace},
+    {.op = OP_AveragePool, .name = MPRI_ROW("averagepool"), .isa = MPRI_ISA_ID, .fn = k_average,
+     .refuse = refuse, .workspace = average_workspace},
+    {.op = OP_GlobalMaxPool, .name = MPRI_ROW("globalmaxpool"), .isa = MPRI_ISA_ID,
+     .fn = k_global_max, .refuse = refuse},
+    {.op = OP_GlobalAveragePool, .name = MPRI_ROW("globalaveragepool"), .isa = MPRI_ISA_ID,
+     .fn = k_global_average, .refuse = refuse},
+};
+
+const KernelTable MPRI_NAME(cpu_pool) = {rows, sizeof rows / sizeof rows[0]};

@@ -1,0 +1,219 @@
+/* Geometry and rows of the pools: MaxPool, AveragePool and their gradients, row by row of the last
+ * spatial dim.
+ *
+ * The window is taken apart: all its dims but the last join the input rows that an output row sees into
+ * one row, vector by vector; the last dim then joins neighbours within that row. Where the stride is
+ * not 1 the row is first dealt into `stride` phases (elements p, p + stride, …), so that the k-th
+ * neighbour of every output is a contiguous run of one phase. Backward does the same in reverse: an
+ * output row is spread over phase rows of the plane's gradient, which are woven together at the end.
+ *
+ * The maximum is carried with the number of its tap, as a float: row-major order decides ties. Rows
+ * are f32; a result is rounded once. */
+#ifndef MPRI_CPU_POOL_H
+#define MPRI_CPU_POOL_H
+
+#include "kernels/cpu/simd/tiles.h"
+#include "runtime/op/window.h"
+
+#define NO_TAP 1e9f /* number of a tap in the padding; real ones are smaller */
+
+enum { LEAD = MPRI_TENSOR_RANK - 3 };
+
+typedef struct Pool {
+    int lead; /* spatial dims but the last */
+    WindowDim d[LEAD], last;
+    int64_t planes, rows_in, rows_out, taps; /* rows of a plane; taps of the leading dims */
+    int64_t line, phase; /* padded row; one phase of it, with room for a vector behind */
+    const Tensor *x, *dy;
+    Tensor *y, *indices, *dx;
+    bool pads, column_major; /* the mean counts padding; order of indices */
+    int64_t per_tile;
+    char *workspace;
+    size_t per_worker;
+} Pool;
+
+VF_FN int64_t align_lanes(int64_t n) { return (n + 15) & ~(int64_t)15; }
+
+VF_FN Pool pool_of(const PoolWindow *p, const Tensor *x, const Tensor *y)
+{
+    int spatial = x->rank - 2;
+    Pool k = {.lead = spatial - 1, .rows_in = 1, .rows_out = 1, .taps = 1};
+    k.planes = x->dims[0] * x->dims[1];
+    for (int i = 0; i < k.lead; i++) {
+        k.d[i] = mpri_window_dim(p, spatial, i, x->dims[i + 2], y->dims[i + 2]);
+        k.rows_in *= k.d[i].in;
+        k.rows_out *= k.d[i].out;
+        k.taps *= k.d[i].taps;
+    }
+    k.last = mpri_window_dim(p, spatial, k.lead, x->dims[spatial + 1], y->dims[spatial + 1]);
+    int64_t seen = (k.last.out - 1) * k.last.stride + (k.last.taps - 1) * k.last.dilation + 1;
+    int64_t held = k.last.begin + k.last.in; /* a row may hold elements that no window sees */
+    int64_t width = seen > held ? seen : held;
+    k.phase = align_lanes(tiles_of(width, k.last.stride) + VF_LANES);
+    k.line = align_lanes(k.phase * k.last.stride + VF_LANES);
+    return k;
+}
+
+/* Input row of a plane that output row `o` sees through leading tap t, or -1 in the padding. */
+VF_FN int64_t row_at(const Pool *k, int64_t o, int64_t t)
+{
+    int64_t at = 0, stride = 1;
+    for (int i = k->lead - 1; i >= 0; i--) {
+        const WindowDim *d = &k->d[i];
+        int64_t r = o % d->out * d->stride + t % d->taps * d->dilation - d->begin;
+        if (r < 0 || r >= d->in) return -1;
+        at += r * stride;
+        stride *= d->in;
+        o /= d->out;
+        t /= d->taps;
+    }
+    return at;
+}
+
+/* ---- rows ---- */
+
+VF_FN void fill(float *row, int64_t n, float v)
+{
+    for (int64_t i = 0; i < n; i++) row[i] = v;
+}
+
+/* line -> phases; they are one for stride 1. Returns where the phases are. */
+VF_FN const float *deal(const Pool *k, const float *line, float *phases)
+{
+    int64_t s = k->last.stride, n = k->phase;
+    if (s == 1) return line;
+    if (s == 2) {
+        float *even = phases, *odd = phases + n;
+        for (int64_t i = 0; i < n; i++) {
+            even[i] = line[2 * i];
+            odd[i] = line[2 * i + 1];
+        }
+        return phases;
+    }
+    for (int64_t p = 0; p < s; p++)
+        for (int64_t i = 0; i < n; i++) phases[p * n + i] = line[i * s + p];
+    return phases;
+}
+
+/* phases -> line, its inverse. */
+VF_FN const float *weave(const Pool *k, const float *phases, float *line)
+{
+    int64_t s = k->last.stride, n = k->phase;
+    if (s == 1) return phases;
+    if (s == 2) {
+        const float *even = phases, *odd = phases + n;
+        for (int64_t i = 0; i < n; i++) {
+            line[2 * i] = even[i];
+            line[2 * i + 1] = odd[i];
+        }
+        return line;
+    }
+    for (int64_t p = 0; p < s; p++)
+        for (int64_t i = 0; i < n; i++) line[i * s + p] = phases[p * n + i];
+    return line;
+}
+
+/* Where output 0 finds its tap kx among the phases. */
+VF_FN int64_t tap_at(const Pool *k, int64_t kx)
+{
+    int64_t x = kx * k->last.dilation;
+    return x % k->last.stride * k->phase + x / k->last.stride;
+}
+
+/* a is taken over b: larger, or the first NaN. */
+VF_FN vm above(vf a, vf b) { return vm_or(vm_gt(a, b), vm_and(vm_nan(a), vm_not(vm_nan(b)))); }
+
+/* line[begin + i] = max of the rows that output row o sees, from[begin + i] = the leading tap that it
+ * came through. */
+VF_FN void argmax_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line, float *from)
+{
+    int64_t n = k->last.in;
+    float *to = line + k->last.begin, *id = from + k->last.begin;
+    fill(to, n, -INFINITY);
+    fill(id, n, NO_TAP);
+    for (int64_t v = 0; v < k->taps; v++) {
+        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n;
+        if (r < 0) continue;
+        for (int64_t i = 0; i < n; i += VF_LANES) {
+            int left = (int)least(VF_LANES, n - i);
+            vf x = vf_ld_n(t, k->x->data, at + i, left), best = vf_load_n(to + i, left);
+            vf seen = vf_load_n(id + i, left), tap = vf_set1((float)v);
+            vm take = vm_or(above(x, best), vm_and(vm_eq(x, best), vm_lt(tap, seen)));
+            vf_store_n(to + i, vf_blend(take, x, best), left);
+            vf_store_n(id + i, vf_blend(take, tap, seen), left);
+        }
+    }
+}
+
+/* Numbers of the taps of the maxima of an output row, NO_TAP or more where all is padding; into
+ * arg[out], and the maxima into best[out]. */
+VF_FN void argmax_row(const Pool *k, const float *values, const float *taps, float *best, float *arg)
+{
+    for (int64_t o = 0; o < k->last.out; o += VF_LANES) {
+        vf top = vf_set1(-INFINITY), number = vf_set1(NO_TAP);
+        for (int64_t kx = 0; kx < k->last.taps; kx++) {
+            int64_t at = tap_at(k, kx) + o;
+            vf x = vf_load(values + at);
+            vf tap = vf_load(taps + at) * vf_set1((float)k->last.taps) + vf_set1((float)kx);
+            vm take = vm_or(above(x, top), vm_and(vm_eq(x, top), vm_lt(tap, number)));
+            top = vf_blend(take, x, top);
+            number = vf_blend(take, tap, number);
+        }
+        vf_store(best + o, top);
+        vf_store(arg + o, number);
+    }
+}
+
+VF_FN void store_row(Tensor *to, int64_t at, const float *row, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES) vf_st(to->dtype, to->data, at + i, vf_load(row + i));
+    if (i < n) vf_st_n(to->dtype, to->data, at + i, vf_load_n(row + i, (int)(n - i)), (int)(n - i));
+}
+
+/* A worker's rows, one after the other. */
+VF_FN float *worker_rows(const Pool *k, int worker)
+{
+    return (float *)(void *)(k->workspace + (size_t)worker * k->per_worker);
+}
+
+VF_FN size_t row_bytes(const Pool *k, int rows)
+{
+    return (size_t)(rows * k->line) * sizeof(float);
+}
+
+/* ---- divisors of a mean ---- */
+
+VF_FN int64_t row_count(const Pool *k, int64_t o)
+{
+    int64_t n = 1;
+    for (int i = k->lead - 1; i >= 0; i--) {
+        n *= mpri_window_count(&k->d[i], o % k->d[i].out, k->pads);
+        o /= k->d[i].out;
+    }
+    return n;
+}
+
+/* How many elements of a row each output counts. */
+VF_FN void column_counts(const Pool *k, float *counts)
+{
+    for (int64_t ox = 0; ox < k->last.out; ox++)
+        counts[ox] = (float)mpri_window_count(&k->last, ox, k->pads);
+}
+
+/* The divisors of an output row; 1 where a window has only padding. */
+VF_FN vf divisors(const float *counts, int64_t o, int left, float rows)
+{
+    vf n = vf_load_n(counts + o, left) * vf_set1(rows);
+    return vf_max(n, vf_set1(1.0f));
+}
+
+/* Taps are numbered in floats. */
+VF_FN const char *too_many_taps(const PoolWindow *p)
+{
+    double n = 1;
+    for (int64_t i = 0; i < p->kernel_shape.n; i++) n *= (double)p->kernel_shape.v[i];
+    return n < 16777216.0 ? NULL : "a window of 2^24 elements or more";
+}
+
+#endif

@@ -1,0 +1,287 @@
+/* Pools over any number of spatial dims, and their gradients. A pair (output position, tap) sees one
+ * input position or the padding; the gradients run over the same pairs and find an input's outputs by
+ * search, so that every sum is rounded once. */
+#include "kernels/ref/util.h"
+#include "runtime/op/window.h"
+
+enum { MAX_SPATIAL = MPRI_TENSOR_RANK - 2 };
+
+typedef struct Pool {
+    int spatial;
+    int64_t in_n, out_n, tap_n; /* positions of one plane */
+    WindowDim d[MAX_SPATIAL];
+} Pool;
+
+/* p NULL: the window is the whole plane. */
+static Pool pool_of(const PoolWindow *p, const Tensor *x, const Tensor *y)
+{
+    Pool g = {.spatial = x->rank - 2, .in_n = 1, .out_n = 1, .tap_n = 1};
+    for (int k = 0; k < g.spatial; k++) {
+        int64_t in = x->dims[k + 2], out = y->dims[k + 2];
+        g.d[k] = p ? mpri_window_dim(p, g.spatial, k, in, out)
+                   : (WindowDim){.in = in, .out = out, .taps = in, .stride = 1, .dilation = 1};
+        g.in_n *= in;
+        g.out_n *= out;
+        g.tap_n *= g.d[k].taps;
+    }
+    return g;
+}
+
+/* Input position that output position o sees through tap t, or -1 in the padding. */
+static int64_t input_at(const Pool *g, int64_t o, int64_t t)
+{
+    int64_t at = 0, stride = 1;
+    for (int k = g->spatial - 1; k >= 0; k--) {
+        const WindowDim *d = &g->d[k];
+        int64_t i = o % d->out * d->stride + t % d->taps * d->dilation - d->begin;
+        if (i < 0 || i >= d->in) return -1;
+        at += i * stride;
+        stride *= d->in;
+        o /= d->out;
+        t /= d->taps;
+    }
+    return at;
+}
+
+/* The output position that sees input position i through tap t, or -1: the inverse of input_at. */
+static int64_t output_at(const Pool *g, int64_t i, int64_t t)
+{
+    int64_t at = 0, stride = 1;
+    for (int k = g->spatial - 1; k >= 0; k--) {
+        const WindowDim *d = &g->d[k];
+        int64_t o = i % d->in + d->begin - t % d->taps * d->dilation;
+        if (o < 0 || o % d->stride != 0 || o / d->stride >= d->out) return -1;
+        at += o / d->stride * stride;
+        stride *= d->out;
+        i /= d->in;
+        t /= d->taps;
+    }
+    return at;
+}
+
+/* Position of the first largest element (the first NaN) that output o of a plane sees; -1: none. */
+static int64_t largest(const Pool *g, const Tensor *x, int64_t plane, int64_t o, double *value)
+{
+    int64_t best = -1;
+    *value = -INFINITY;
+    for (int64_t t = 0; t < g->tap_n; t++) {
+        int64_t at = input_at(g, o, t);
+        if (at < 0) continue;
+        double v = mpri_ref_load(x, plane * g->in_n + at);
+        if (best >= 0 && !(v > *value) && (!isnan(v) || isnan(*value))) continue;
+        best = at;
+        *value = v;
+    }
+    return best;
+}
+
+/* Flat position in x, counted row by row or with the first spatial dim running fastest. */
+static int64_t index_of(const Pool *g, int64_t plane, int64_t at, bool column_major)
+{
+    if (at < 0) return -1;
+    if (!column_major) return plane * g->in_n + at;
+    int64_t index = 0;
+    for (int k = g->spatial - 1; k >= 0; k--) {
+        int64_t before = 1;
+        for (int j = 0; j < k; j++) before *= g->d[j].in;
+        index += at % g->d[k].in * before;
+        at /= g->d[k].in;
+    }
+    return plane * g->in_n + index;
+}
+
+static mpr_status max_pool(const KernelCall *c, const PoolWindow *p, bool column_major)
+{
+    Pool g = pool_of(p, &c->in[0], &c->out[0]);
+    bool indices = c->n_out > 1 && mpri_tensor_here(&c->out[1]);
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        double v;
+        int64_t at = largest(&g, &c->in[0], i / g.out_n, i % g.out_n, &v);
+        mpri_ref_store(&c->out[0], i, v);
+        if (indices)
+            mpri_store_i64(MPR_INT64, c->out[1].data, i,
+                           index_of(&g, i / g.out_n, at, column_major));
+    }
+    return MPR_OK;
+}
+
+static mpr_status k_max(const KernelCall *c)
+{
+    const MaxPoolParams *p = c->params;
+    return max_pool(c, &p->window, p->storage_order == 1);
+}
+
+static mpr_status k_global_max(const KernelCall *c) { return max_pool(c, NULL, false); }
+
+/* Inputs dy, x. */
+static mpr_status k_max_grad(const KernelCall *c)
+{
+    const Tensor *dy = &c->in[0], *x = &c->in[1];
+    Pool g = pool_of(&((const MaxPoolParams *)c->params)->window, x, dy);
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        int64_t plane = i / g.in_n, at = i % g.in_n;
+        double sum = 0, v;
+        for (int64_t t = 0; t < g.tap_n; t++) {
+            int64_t o = output_at(&g, at, t);
+            if (o >= 0 && largest(&g, x, plane, o, &v) == at)
+                sum += mpri_ref_load(dy, plane * g.out_n + o);
+        }
+        mpri_ref_store(&c->out[0], i, sum);
+    }
+    return MPR_OK;
+}
+
+/* Elements that a mean divides by; 1 for a window that lies in the padding. */
+static int64_t count(const Pool *g, int64_t o, bool pads)
+{
+    int64_t n = 1;
+    for (int k = g->spatial - 1; k >= 0; k--) {
+        n *= mpri_window_count(&g->d[k], o % g->d[k].out, pads);
+        o /= g->d[k].out;
+    }
+    return n > 0 ? n : 1;
+}
+
+static mpr_status average_pool(const KernelCall *c, const PoolWindow *p, bool pads)
+{
+    const Tensor *x = &c->in[0];
+    Pool g = pool_of(p, x, &c->out[0]);
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        double sum = 0;
+        for (int64_t t = 0; t < g.tap_n; t++) {
+            int64_t at = input_at(&g, i % g.out_n, t);
+            if (at >= 0) sum += mpri_ref_load(x, i / g.out_n * g.in_n + at);
+        }
+        mpri_ref_store(&c->out[0], i, sum / (double)count(&g, i % g.out_n, pads));
+    }
+    return MPR_OK;
+}
+
+static mpr_status k_average(const KernelCall *c)
+{
+    const AveragePoolParams *p = c->params;
+    return average_pool(c, &p->window, p->count_include_pad == 1);
+}
+
+static mpr_status k_global_average(const KernelCall *c) { return average_pool(c, NULL, false); }
+
+static mpr_status k_average_grad(const KernelCall *c)
+{
+    const AveragePoolParams *p = c->params;
+    const Tensor *dy = &c->in[0];
+    Pool g = pool_of(&p->window, &c->out[0], dy);
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        double sum = 0;
+        for (int64_t t = 0; t < g.tap_n; t++) {
+            int64_t o = output_at(&g, i % g.in_n, t);
+            if (o < 0) continue;
+            sum += mpri_ref_load(dy, i / g.in_n * g.out_n + o) /
+                   (double)count(&g, o, p->count_include_pad == 1);
+        }
+        mpri_ref_store(&c->out[0], i, sum);
+    }
+    return MPR_OK;
+}
+
+/* (sum |x|^p)^(1/p), scaled by the largest |x| so that no power overflows. */
+static mpr_status lp_pool(const KernelCall *c, const PoolWindow *window, int64_t p)
+{
+    const Tensor *x = &c->in[0];
+    Pool g = pool_of(window, x, &c->out[0]);
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        double largest_x = 0, sum = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t t = 0; t < g.tap_n; t++) {
+                int64_t at = input_at(&g, i % g.out_n, t);
+                if (at < 0) continue;
+                double v = fabs(mpri_ref_load(x, i / g.out_n * g.in_n + at));
+                if (pass == 0) largest_x = v > largest_x || isnan(v) ? v : largest_x;
+                else sum += pow(v / largest_x, (double)p);
+            }
+        bool plain = largest_x > 0 && !isinf(largest_x);
+        mpri_ref_store(&c->out[0], i, plain ? largest_x * pow(sum, 1 / (double)p) : largest_x);
+    }
+    return MPR_OK;
+}
+
+static mpr_status k_lp(const KernelCall *c)
+{
+    const LpPoolParams *p = c->params;
+    return lp_pool(c, &p->window, p->p);
+}
+
+static mpr_status k_global_lp(const KernelCall *c)
+{
+    return lp_pool(c, NULL, ((const GlobalLpPoolParams *)c->params)->p);
+}
+
+/* Inputs dy, x, y: dx = sum of dy sign(x) (|x| / y)^(p - 1). */
+static mpr_status k_lp_grad(const KernelCall *c)
+{
+    const LpPoolParams *p = c->params;
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *y = &c->in[2];
+    Pool g = pool_of(&p->window, x, dy);
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        double sum = 0, v = mpri_ref_load(x, i), sign = v > 0 ? 1 : v < 0 ? -1 : v;
+        for (int64_t t = 0; t < g.tap_n; t++) {
+            int64_t o = output_at(&g, i % g.in_n, t);
+            if (o < 0) continue;
+            double norm = mpri_ref_load(y, i / g.in_n * g.out_n + o);
+            double slope = norm == 0 ? 0 : sign * pow(fabs(v) / norm, (double)(p->p - 1));
+            sum += mpri_ref_load(dy, i / g.in_n * g.out_n + o) * slope;
+        }
+        mpri_ref_store(&c->out[0], i, sum);
+    }
+    return MPR_OK;
+}
+
+/* ---- MaxUnpool: indices are flat positions in the result ---- */
+
+static mpr_status position_at(const KernelCall *c, int64_t i, int64_t n, int64_t *at)
+{
+    *at = mpri_load_i64(c->in[1].dtype, c->in[1].data, i);
+    if (*at >= 0 && *at < n) return MPR_OK;
+    if (c->fault)
+        *c->fault = (KernelFault){.input = 1, .position = i, .value = *at, .low = 0, .high = n};
+    return MPR_E_INDEX;
+}
+
+/* Inputs x, indices; of two elements for one place the last stays. */
+static mpr_status k_unpool(const KernelCall *c)
+{
+    size_t size = mpri_dtype_size(c->in[0].dtype);
+    char *y = c->out[0].data;
+    if (c->out[0].n) memset(y, 0, (size_t)c->out[0].n * size);
+    for (int64_t i = 0; i < c->in[0].n; i++) {
+        int64_t at;
+        TRY(position_at(c, i, c->out[0].n, &at));
+        memcpy(y + (size_t)at * size, (const char *)c->in[0].data + (size_t)i * size, size);
+    }
+    return MPR_OK;
+}
+
+/* Inputs dy, indices. */
+static mpr_status k_unpool_grad(const KernelCall *c)
+{
+    for (int64_t i = 0; i < c->out[0].n; i++) {
+        int64_t at;
+        TRY(position_at(c, i, c->in[0].n, &at));
+        mpri_ref_store(&c->out[0], i, mpri_ref_load(&c->in[0], at));
+    }
+    return MPR_OK;
+}
+
+static const KernelRow rows[] = {
+    REF_ROW(MaxPool, "maxpool", k_max),
+    REF_ROW(GlobalMaxPool, "globalmaxpool", k_global_max),
+    REF_ROW(MaxPoolGrad, "maxpoolgrad", k_max_grad),
+    REF_ROW(AveragePool, "averagepool", k_average),
+    REF_ROW(GlobalAveragePool, "globalaveragepool", k_global_average),
+    REF_ROW(AveragePoolGrad, "averagepoolgrad", k_average_grad),
+    REF_ROW(LpPool, "lppool", k_lp),
+    REF_ROW(GlobalLpPool, "globallppool", k_global_lp),
+    REF_ROW(LpPoolGrad, "lppoolgrad", k_lp_grad),
+    REF_ROW(MaxUnpool, "maxunpool", k_unpool),
+    REF_ROW(MaxUnpoolGrad, "maxunpoolgrad", k_unpool_grad),
+};
+const KernelTable mpri_ref_pool = REF_TABLE(rows);

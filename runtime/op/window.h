@@ -1,0 +1,49 @@
+/* Geometry of pooling windows with known sizes, for kernels. A window of `taps` elements, `dilation`
+ * apart, moves by `stride` over a dim of `in` elements that is padded by `begin` and `end`. */
+#ifndef MPRI_OP_WINDOW_H
+#define MPRI_OP_WINDOW_H
+
+#include <string.h>
+#include "runtime/op/params.h"
+
+typedef struct WindowDim {
+    int64_t in, out, taps, stride, dilation, begin, end;
+} WindowDim;
+
+/* Sizes of spatial dim d of `spatial`. */
+static inline WindowDim mpri_window_dim(const PoolWindow *p, int spatial, int d, int64_t in,
+                                        int64_t out)
+{
+    const char *mode = p->auto_pad ? p->auto_pad : "NOTSET";
+    WindowDim w = {.in = in,
+                   .out = out,
+                   .taps = p->kernel_shape.v[d],
+                   .stride = p->strides.n ? p->strides.v[d] : 1,
+                   .dilation = p->dilations.n ? p->dilations.v[d] : 1};
+    if (strncmp(mode, "SAME", 4) == 0) {
+        int64_t need = (out - 1) * w.stride + (w.taps - 1) * w.dilation + 1 - in;
+        if (need < 0) need = 0;
+        /* the odd one goes to the end or to the begin */
+        w.begin = strcmp(mode, "SAME_LOWER") == 0 ? need - need / 2 : need / 2;
+        w.end = need - w.begin;
+    } else if (strcmp(mode, "VALID") != 0 && p->pads.n) {
+        w.begin = p->pads.v[d];
+        w.end = p->pads.v[d + spatial];
+    }
+    return w;
+}
+
+/* How many taps of the window at `out` meet an element; with `pads`, or the padding. What a window of
+ * ceil_mode has beyond the padding never counts. */
+static inline int64_t mpri_window_count(const WindowDim *w, int64_t out, bool pads)
+{
+    int64_t first = out * w->stride - w->begin, n = 0;
+    int64_t low = pads ? -w->begin : 0, high = w->in + (pads ? w->end : 0);
+    for (int64_t t = 0; t < w->taps; t++) {
+        int64_t i = first + t * w->dilation;
+        n += i >= low && i < high;
+    }
+    return n;
+}
+
+#endif

@@ -315,6 +315,13 @@ typedef struct ConvParams {
     Ints dims; /* internal */
 } ConvParams;
 
+/* ConvTranspose(x, w, b?): w is [in, out / group, taps…]. */
+typedef struct ConvTransposeParams {
+    const char *auto_pad; /* as in Conv */
+    Ints dilations, kernel_shape, pads, strides, output_padding, output_shape; /* empty = default */
+    int64_t group;
+} ConvTransposeParams;
+
 /* What all pools share: a window of kernel_shape elements, `dilations` apart, moved by `strides` over
  * spatial dims that are padded at both ends; see runtime/op/window.h. */
 typedef struct PoolWindow {

@@ -28,6 +28,7 @@ typedef struct Work {
     void *col;
     void *gemm_workspace;
     float *sum; /* dw in f32 where dw is not */
+    const Tensor *bias; /* of ConvTranspose, or NULL */
 } Work;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -240,11 +241,12 @@ static void scatter_tile(void *ctx, int64_t t)
     const ConvShape *s = &k->s;
     const float *col = (const float *)k->col + t * s->taps * s->out;
     int64_t base = (k->first * s->group * s->ci + t) * s->in;
-    float row[512];
+    float row[512], start = 0;
+    if (k->bias) start = vf_ld1(k->bias->dtype, k->bias->data, t % (s->group * s->ci));
     for (int64_t iy = 0; iy < s->h; iy++)
         for (int64_t x0 = 0; x0 < s->w; x0 += 512) {
             int64_t n = min64(512, s->w - x0);
-            memset(row, 0, (size_t)n * sizeof *row);
+            for (int64_t i = 0; i < n; i++) row[i] = start;
             for (int64_t ky = 0; ky < s->kh; ky++) {
                 int64_t oy = iy + s->ph - ky * s->dh;
                 if (oy < 0 || oy % s->sh != 0 || oy / s->sh >= s->oh) continue;
@@ -261,12 +263,14 @@ static void scatter_tile(void *ctx, int64_t t)
         }
 }
 
-static mpr_status k_grad_input(const KernelCall *c)
+/* dx (of dx's shape) = patches of w^T dy, plus the bias of ConvTranspose. */
+static mpr_status grad_input(const KernelCall *c, const ConvParams *p, const Tensor *bias)
 {
     const Tensor *dy = &c->in[0], *w = &c->in[1], *dx = &c->out[0];
     if (dx->n == 0) return MPR_OK;
-    ConvShape s = conv_shape(c->params, dx, w, dy);
+    ConvShape s = conv_shape(p, dx, w, dy);
     Work k = work_of(&s);
+    k.bias = bias;
     k.tx = dx->dtype;
     k.ty = dy->dtype;
     k.y = dx->data;
@@ -287,6 +291,17 @@ static mpr_status k_grad_input(const KernelCall *c)
                       k.count * s.group * s.ci, scatter_tile, &k);
     }
     return MPR_OK;
+}
+
+static mpr_status k_grad_input(const KernelCall *c) { return grad_input(c, c->params, NULL); }
+
+/* y = ConvTranspose(x, w) is the gradient of the Conv that has y as input. */
+static mpr_status k_transpose(const KernelCall *c)
+{
+    int64_t pads[2 * MPRI_TENSOR_RANK];
+    ConvParams p = conv_of_transpose(c->params, &c->in[0], &c->in[1], &c->out[0], pads);
+    bool bias = c->n_in > 2 && mpri_tensor_here(&c->in[2]);
+    return grad_input(c, &p, bias ? &c->in[2] : NULL);
 }
 
 static void convert_tile(void *ctx, int64_t t)
@@ -340,15 +355,20 @@ static mpr_status k_grad_weight(const KernelCall *c)
 static size_t workspace(const KernelSig *sig, int threads)
 {
     const Tensor *first = &sig->in[0], *second = &sig->in[1], *out = &sig->out[0];
-    const Tensor *x = sig->op == OP_Conv ? first : sig->op == OP_ConvGradInput ? out : second;
+    bool to_input = sig->op == OP_ConvGradInput || sig->op == OP_ConvTranspose;
+    const Tensor *x = sig->op == OP_Conv ? first : to_input ? out : second;
     const Tensor *w = sig->op == OP_ConvGradWeight ? out : second,
                  *y = sig->op == OP_Conv ? out : first;
-    ConvShape s = conv_shape(sig->params, x, w, y);
+    int64_t pads[2 * MPRI_TENSOR_RANK];
+    ConvParams p;
+    if (sig->op == OP_ConvTranspose) p = conv_of_transpose(sig->params, first, second, out, pads);
+    else p = *(const ConvParams *)sig->params;
+    ConvShape s = conv_shape(&p, x, w, y);
     Work k = work_of(&s);
     k.tx = x->dtype;
     k.ty = y->dtype;
     size_t patches = (size_t)(k.chunk * s.group * s.ck * s.out), bytes;
-    if (sig->op == OP_ConvGradInput) {
+    if (to_input) {
         Gemm g = backward_patches(&k, k.chunk);
         return align64(patches * sizeof(float)) + MPRI_NAME(gemm).workspace(&g, threads);
     }
@@ -387,6 +407,7 @@ static const KernelRow rows[] = {
     ENTRY(Conv, k_conv, "conv"),
     ENTRY(ConvGradInput, k_grad_input, "convgradinput"),
     ENTRY(ConvGradWeight, k_grad_weight, "convgradweight"),
+    ENTRY(ConvTranspose, k_transpose, "convtranspose"),
 };
 
 const KernelTable MPRI_NAME(cpu_conv) = {rows, sizeof rows / sizeof rows[0]};

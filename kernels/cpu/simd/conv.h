@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/simd/simd.h"
 #include "runtime/exec/kernel.h"
-#include "runtime/op/params.h"
+#include "runtime/op/conv_transpose.h"
 
 typedef struct ConvShape {
     int64_t n, group, ci, co;       /* images, groups, channels per group in and out */
@@ -57,6 +57,20 @@ VF_FN ConvShape conv_shape(const ConvParams *p, const Tensor *x, const Tensor *w
     s.taps = s.kh * s.kw;
     s.ck = s.ci * s.taps;
     return s;
+}
+
+/* The Conv that has y = ConvTranspose(x, w) as input; the padding at the end plays no part. */
+VF_FN ConvParams conv_of_transpose(const ConvTransposeParams *p, const Tensor *x, const Tensor *w,
+                                   const Tensor *y, int64_t *pads)
+{
+    int spatial = x->rank - 2;
+    for (int d = 0; d < spatial; d++) {
+        int64_t taps = w->dims[d + 2];
+        pads[d] = mpri_transposed_begin(p, d, x->dims[d + 2], taps, y->dims[d + 2]);
+        pads[d + spatial] = 0;
+    }
+    return (ConvParams){.auto_pad = "NOTSET", .dilations = p->dilations, .strides = p->strides,
+                        .pads = {2 * (int64_t)spatial, pads}, .group = p->group};
 }
 
 /* Outputs o of [*low, *high) see an input inside [0, in) at o * s + offset. */

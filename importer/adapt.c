@@ -311,6 +311,7 @@ mpr_status mpri_adapt_node(Draft *d, Err *err)
     TRY(run_rows(d, mpri_adapt_layout, err));
     TRY(run_rows(d, mpri_adapt_compute, err));
     TRY(run_rows(d, mpri_adapt_norm, err));
+    TRY(run_rows(d, mpri_adapt_image, err));
     if (err->findings == before) check_arity(d, err);
     return fill_attributes(d, err);
 }

@@ -61,5 +61,6 @@ typedef struct AdaptRow {
 } AdaptRow;
 /* end with op NULL */
 extern const AdaptRow mpri_adapt_layout[], mpri_adapt_compute[], mpri_adapt_norm[];
+extern const AdaptRow mpri_adapt_image[];
 
 #endif

@@ -355,6 +355,19 @@ typedef struct MaxUnpoolParams {
     Ints kernel_shape, pads, strides;
 } MaxUnpoolParams;
 
+/* Resize(x, roi?, scales?, sizes?); Upsample(x, scales) is the form before opset 10. An input without
+ * elements counts as absent. ResizeGrad(dy, roi?, scales?, sizes?): dims = shape of x. */
+typedef struct ResizeParams {
+    int64_t antialias;
+    Ints axes; /* empty = all */
+    const char *coordinate_transformation_mode;
+    float cubic_coeff_a;
+    int64_t exclude_outside;
+    float extrapolation_value;
+    const char *keep_aspect_ratio_policy, *mode, *nearest_mode;
+    Ints dims; /* internal */
+} ResizeParams;
+
 /* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside
  * training). DropoutGrad(dy, mask, ratio?, training_mode?) -> dx. Kept values are scaled by
  * 1/(1-ratio); ratio 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */

@@ -73,6 +73,11 @@ static const OpCase op_cases[] = {
     {"AveragePool.2d", "input a: f32[1,2,4,4]\ny = AveragePool(a) {kernel_shape=[2,2]}\n"},
     {"AveragePool.3d", "input a: f32[1,2,4,4,4]\ny = AveragePool(a) {kernel_shape=[2,2,2]}\n"},
     {"GlobalAveragePool", "input a: f32[1,2,4,4]\ny = GlobalAveragePool(a)\n"},
+    {"Resize.nearest",
+     "input a: f32[1,2,4,4]\nconst s: f32[4] = 1 1 2 2\ny = Resize(a, _, s)\n"},
+    {"Resize.linear",
+     "input a: f32[1,2,4,4]\nconst s: f32[4] = 1 1 2 2\n"
+     "y = Resize(a, _, s) {mode=\"linear\"}\n"},
     UNARY("Exp"),
     UNARY("Log"),
     UNARY("Reciprocal"),

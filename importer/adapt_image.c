@@ -53,10 +53,26 @@ static mpr_status adapt_upsample(Draft *d, Err *err)
     return high || wide ? set_scales(d, 4, v, err) : MPR_OK;
 }
 
+/* Before 20 the modes were named after two dims. */
+static mpr_status adapt_grid_sample(Draft *d, Err *err)
+{
+    GridSampleParams *p = d->params;
+    const AttributeProto *a = mpri_import_attr(d->node->p, "mode");
+    (void)err;
+    if (!a || !a->has_s) return MPR_OK;
+    bool linear = a->s.len == 8 && !memcmp(a->s.data, "bilinear", 8);
+    bool cubic = a->s.len == 7 && !memcmp(a->s.data, "bicubic", 7);
+    if (!linear && !cubic) return MPR_OK;
+    mpri_adapt_take(d, "mode");
+    p->mode = linear ? "linear" : "cubic";
+    return MPR_OK;
+}
+
 const AdaptRow mpri_adapt_image[] = {
     {"LpPool", 1, 1, adapt_lp},
     {"GlobalLpPool", 1, 1, adapt_lp},
     {"Resize", 10, 10, adapt_resize_10},
     {"Upsample", 1, 8, adapt_upsample},
+    {"GridSample", 16, 19, adapt_grid_sample},
     {NULL, 0, 0, NULL},
 };

@@ -368,6 +368,33 @@ typedef struct ResizeParams {
     Ints dims; /* internal */
 } ResizeParams;
 
+/* GridSample(x, grid); GridSampleGrad(dy, x, grid) -> dx, dgrid. Each output may be absent. */
+typedef struct GridSampleParams {
+    int64_t align_corners;
+    const char *mode;         /* linear, nearest, cubic */
+    const char *padding_mode; /* zeros, border, reflection */
+} GridSampleParams;
+/* AffineGrid(theta, size); AffineGridGrad(dy) -> dtheta. */
+typedef struct AffineGridParams {
+    int64_t align_corners;
+} AffineGridParams;
+
+typedef struct DepthToSpaceParams {
+    int64_t blocksize;
+    const char *mode; /* DCR, CRD */
+} DepthToSpaceParams;
+typedef struct SpaceToDepthParams {
+    int64_t blocksize;
+} SpaceToDepthParams;
+typedef struct CenterCropPadParams {
+    Ints axes; /* empty = all */
+} CenterCropPadParams;
+/* Col2Im(columns, image_shape, block_shape); Col2ImGrad(dy, block_shape): dims = shape of columns. */
+typedef struct Col2ImParams {
+    Ints dilations, pads, strides; /* empty = default */
+    Ints dims;                     /* internal */
+} Col2ImParams;
+
 /* Dropout(x, ratio?, training_mode?) -> y, mask?; mask is bool, true = kept (all true outside
  * training). DropoutGrad(dy, mask, ratio?, training_mode?) -> dx. Kept values are scaled by
  * 1/(1-ratio); ratio 1 gives zeros. Absent ratio = 0.5, absent training_mode = false. */

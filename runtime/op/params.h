@@ -361,9 +361,8 @@ typedef struct ResizeParams {
     int64_t antialias;
     Ints axes; /* empty = all */
     const char *coordinate_transformation_mode;
-    float cubic_coeff_a;
+    float cubic_coeff_a, extrapolation_value;
     int64_t exclude_outside;
-    float extrapolation_value;
     const char *keep_aspect_ratio_policy, *mode, *nearest_mode;
     Ints dims; /* internal */
 } ResizeParams;

@@ -529,7 +529,7 @@ static void windows(void **state)
     (void)state;
     const PoolWindow stem = {.kernel_shape = INTS(3, 3), .strides = INTS(2, 2),
                              .pads = INTS(1, 1, 1, 1)};
-    const PoolWindow plain = {.kernel_shape = INTS(2, 2), .strides = INTS(2, 2)};
+    const PoolWindow tiled = {.kernel_shape = INTS(2, 2), .strides = INTS(2, 2)};
     const PoolWindow wide = {.kernel_shape = INTS(2, 3), .strides = INTS(1, 3), .ceil_mode = 1,
                              .dilations = INTS(2, 2), .auto_pad = "SAME_LOWER"};
     const PoolWindow row = {.kernel_shape = INTS(5), .pads = INTS(2, 2)};
@@ -537,15 +537,15 @@ static void windows(void **state)
     const PoolWindow volume = {.kernel_shape = INTS(2, 1, 3), .strides = INTS(1, 2, 2)};
 #define WINDOW(window_, x, y, sum)                                                                 \
     {OP_MaxPool, &(MaxPoolParams){.window = window_}, {x "n"}, {y}, 0, 0, 0},                      \
-    {OP_MaxPool, &(MaxPoolParams){window_, 1}, {x "~9"}, {y, "i64" sum}, 0, 0, 0},                 \
+    {OP_MaxPool, &(MaxPoolParams){.window = window_, .storage_order = 1}, {x "~9"}, {y, "i64" sum}, 0, 0, 0},                 \
     {OP_MaxPoolGrad, &(MaxPoolParams){.window = window_}, {y "n", x "n"}, {x}, 1, 64, 0},          \
     {OP_MaxPoolGrad, &(MaxPoolParams){.window = window_}, {y "n", x "~2"}, {x}, 1, 512, 0},        \
     {OP_AveragePool, &(AveragePoolParams){.window = window_}, {x "n"}, {y}, 2, 16, 0},             \
-    {OP_AveragePool, &(AveragePoolParams){window_, 1}, {x "n"}, {y}, 2, 16, 0},                    \
-    {OP_AveragePoolGrad, &(AveragePoolParams){window_, 1}, {y "n"}, {x}, 2, 16, 0}
+    {OP_AveragePool, &(AveragePoolParams){.window = window_, .count_include_pad = 1}, {x "n"}, {y}, 2, 16, 0},                    \
+    {OP_AveragePoolGrad, &(AveragePoolParams){.window = window_, .count_include_pad = 1}, {y "n"}, {x}, 2, 16, 0}
     const Case cases[] = {
         WINDOW(stem, "F[2,3,30,41]", "F[2,3,15,21]", "[2,3,15,21]"),
-        WINDOW(plain, "F[3,70,8,8]", "F[3,70,4,4]", "[3,70,4,4]"),
+        WINDOW(tiled, "F[3,70,8,8]", "F[3,70,4,4]", "[3,70,4,4]"),
         WINDOW(wide, "F[1,2,9,50]", "F[1,2,9,17]", "[1,2,9,17]"),
         WINDOW(row, "F[2,2,1001]", "F[2,2,1001]", "[2,2,1001]"),
         WINDOW(plane, "F[2,5,19,23]", "F[2,5,1,1]", "[2,5,1,1]"),

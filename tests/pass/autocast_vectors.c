@@ -78,6 +78,7 @@ static const OpCase op_cases[] = {
     {"Resize.linear",
      "input a: f32[1,2,4,4]\nconst s: f32[4] = 1 1 2 2\n"
      "y = Resize(a, _, s) {mode=\"linear\"}\n"},
+    {"GridSample", "input a: f32[1,2,4,4]\ninput b: f32[1,4,4,2]\ny = GridSample(a, b)\n"},
     UNARY("Exp"),
     UNARY("Log"),
     UNARY("Reciprocal"),

@@ -74,10 +74,12 @@ static const OpCase op_cases[] = {
     {"AveragePool.3d", "input a: f32[1,2,4,4,4]\ny = AveragePool(a) {kernel_shape=[2,2,2]}\n"},
     {"GlobalAveragePool", "input a: f32[1,2,4,4]\ny = GlobalAveragePool(a)\n"},
     {"Resize.nearest",
-     "input a: f32[1,2,4,4]\nconst s: f32[4] = 1 1 2 2\ny = Resize(a, _, s)\n"},
+     "input a: f32[1,2,4,4]\nconst s: f32[4] = [1,1,2,2]\ny = Resize(a, _, s)\n"},
     {"Resize.linear",
-     "input a: f32[1,2,4,4]\nconst s: f32[4] = 1 1 2 2\n"
+     "input a: f32[1,2,4,4]\nconst s: f32[4] = [1,1,2,2]\n"
      "y = Resize(a, _, s) {mode=\"linear\"}\n"},
+    {"Attention", "input a: f32[1,2,3,4]\ninput b: f32[1,2,3,4]\ninput c: f32[1,2,3,4]\n"
+                  "y = Attention(a, b, c)\n"},
     {"GridSample", "input a: f32[1,2,4,4]\ninput b: f32[1,4,4,2]\ny = GridSample(a, b)\n"},
     UNARY("Exp"),
     UNARY("Log"),

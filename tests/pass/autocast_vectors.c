@@ -213,7 +213,7 @@ static void check_row(const json_t *row, const OpCase *c, DType low)
     bool computes = compute && strcmp(compute, "bool") && strcmp(c->op, "Cast.f32") && n->why != mpri_autocast_inside;
     for (int k = 0; computes && n->linked && k < n->n_in; k++) {
         if (!n->in[k] || !mpri_dtype_is_float(n->in[k]->dtype) ||
-            (k > 0 && !strcmp(c->op, "LayerNormalization")))
+            mpri_op_mask(n->op->fixed_in, k)) /* keeps its type */
             continue;
         if (n->in[k]->dtype != type_of(compute, low))
             fail_msg("%s: input %d is %s, computes in %s", describe(row, low), k,

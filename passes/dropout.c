@@ -1,9 +1,10 @@
-/* --dropout P: every Dropout of the file gets ratio P and drops in training, whatever the file says.
+/* --dropout P: every Dropout of the file gets ratio P and drops in training, whatever the file
+ * says.
  *
  * An export in evaluation mode has no Dropout left. Then it is put where the usual recipes have it:
  * on attention probabilities and on what a sublayer adds to the residual stream (Vaswani et al.,
- * section 5.4; BERT and GPT-2 alike); in a network without either, on hidden activations in front of
- * the next layer (Srivastava et al.). What was done is told, and a file without such a place is
+ * section 5.4; BERT and GPT-2 alike); in a network without either, on hidden activations in front
+ * of the next layer (Srivastava et al.). What was done is told, and a file without such a place is
  * refused: nothing happens silently. */
 #include "passes/pass.h"
 

@@ -2,9 +2,9 @@
  * summed, then operands are joined from left to right. Joining two, every label is one of
  *   batch  in both and wanted later      rows     in the left one only
  *   inner  in both and not wanted later  columns  in the right one only
- * so each side is a stack of matrices after at most one transpose, and often after none: a side that
- * lies with inner and outer labels swapped is read transposed. Without inner labels the join is a
- * product of elements.
+ * so each side is a stack of matrices after at most one transpose, and often after none: a side
+ * that lies with inner and outer labels swapped is read transposed. Without inner labels the join
+ * is a product of elements.
  *
  * Integers, and a join of more than 8 labels, stay with the reference kernel. */
 #include "passes/rewrite.h"

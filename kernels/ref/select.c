@@ -1,4 +1,4 @@
-/* Elements picked by contents. Sizes were counted by the shape rules; the kernels fill what fits. */
+/* Elements picked by contents. Sizes were counted by the shape rules; kernels fill what fits. */
 #include "kernels/ref/util.h"
 #include "runtime/op/unique.h"
 

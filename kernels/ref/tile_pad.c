@@ -36,7 +36,7 @@ static mpr_status k_pad(const KernelCall *c)
     const Tensor *axes = c->n_in > 3 && mpri_tensor_here(&c->in[3]) ? &c->in[3] : NULL;
     size_t size = mpri_dtype_size(y->dtype);
     for (int64_t i = 0; i < n; i++) {
-        int axis = axes ? mpri_ref_axis(mpri_load_i64(axes->dtype, axes->data, i), x->rank) : (int)i;
+        int axis = mpri_ref_axis(axes ? mpri_load_i64(axes->dtype, axes->data, i) : i, x->rank);
         before[axis] = mpri_load_i64(pads->dtype, pads->data, i);
         after[axis] = mpri_load_i64(pads->dtype, pads->data, n + i);
     }

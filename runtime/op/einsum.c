@@ -33,7 +33,7 @@ static const char *add_label(EinsumTerm *t, int label)
     return NULL;
 }
 
-/* Labels up to `stop`; ellipsis: dims that "..." stands for, -1 = whatever rank - letters leaves. */
+/* Labels up to the term's end; ellipsis: dims that "..." stands for, -1 = what rank leaves. */
 static const char *read_term(const char **p, int rank, int ellipsis, EinsumTerm *t)
 {
     int letters = 0;
@@ -56,8 +56,8 @@ static const char *read_term(const char **p, int rank, int ellipsis, EinsumTerm 
         }
         if (why) return why;
     }
-    if (ellipsis < 0 && t->n != rank) return "a term has not as many labels as its operand has dims";
-    return NULL;
+    bool fits = ellipsis >= 0 || t->n == rank;
+    return fits ? NULL : "a term has not as many labels as its operand has dims";
 }
 
 static const char *implicit_output(EinsumForm *f, int ellipsis)
@@ -66,7 +66,8 @@ static const char *implicit_output(EinsumForm *f, int ellipsis)
     const char *why = NULL;
     for (int k = 0; k < f->n_in; k++)
         for (int i = 0; i < f->in[k].n; i++) count[f->in[k].label[i]]++;
-    for (int i = ellipsis - 1; i >= 0; i--) why = why ? why : add_label(&f->out, MPRI_EINSUM_ELLIPSIS + i);
+    for (int i = ellipsis - 1; i >= 0 && !why; i--)
+        why = add_label(&f->out, MPRI_EINSUM_ELLIPSIS + i);
     for (char c = 'A'; c <= 'z'; c++)
         if (letter_label(c) >= 0 && count[letter_label(c)] == 1)
             why = why ? why : add_label(&f->out, letter_label(c));
@@ -245,7 +246,8 @@ static Value *others(const Diff *d, int k, EinsumTerm *got)
         if (there && mpri_einsum_find(got, own.label[i]) < 0) got->label[got->n++] = own.label[i];
     }
     bool fits = true;
-    for (int j = 0; j < n; j++) fits = fits && put_term(d, text, sizeof text, j ? "," : "", &terms[j]);
+    for (int j = 0; j < n; j++)
+        fits = fits && put_term(d, text, sizeof text, j ? "," : "", &terms[j]);
     if (!fits || !put_term(d, text, sizeof text, "->", got)) {
         c->b->failed = mpri_err_set(c->err, MPR_E_NOT_DIFFERENTIABLE,
                                     "the equation of Einsum uses too many letters");

@@ -204,12 +204,53 @@ static void test_captures_are_inputs(void **state)
     mpri_import_destroy(m, mpri_alloc_default());
 }
 
+/* Tile, Pad, Concat, Scatter and Dropout of the first opsets. */
+static void test_first_opsets(void **state)
+{
+    (void)state;
+    Wire g = begin(D(2, 6, 4)), n = wm_node("Tile", "t", "x tiles axis", "y");
+    wm_add_f32(&g, "tiles", (const int64_t[]){1, -1}, (const float[]){2});
+    wm_add_f32(&g, "axis", (const int64_t[]){1, -1}, (const float[]){1});
+    GRAPH_ADD_NODE(&g, &n);
+    EXPECT(&g, 5, "y: f32[2,6,4] = Tile(x, y:repeats)", "const  y:repeats: i64[3] = [1,2,1]");
+
+    g = begin(D(2, 3, 6));
+    n = wm_node("Pad", "p", "x", "y");
+    wm_attr_ints(&n, "pads", I(0, 0, 1, 0, 0, 1));
+    wm_attr_str(&n, "mode", "edge");
+    wm_attr_float(&n, "value", 2);
+    GRAPH_ADD_NODE(&g, &n);
+    EXPECT(&g, 10, "y: f32[2,3,6] = Pad(x, y:pads, y:value) {mode=\"edge\"}");
+
+    g = begin(D(2, 6, 4));
+    n = wm_node("Concat", "c", "x x", "y");
+    GRAPH_ADD_NODE(&g, &n);
+    EXPECT(&g, 3, "y: f32[2,6,4] = Concat(x, x) {axis=1}");
+
+    g = begin(D(2, 3, 4));
+    n = wm_node("Scatter", "s", "x i u", "y");
+    wm_add_i64(&g, "i", (const int64_t[]){1, 1, 1, -1}, (const int64_t[]){-1});
+    wm_add_f32(&g, "u", (const int64_t[]){1, 1, 1, -1}, (const float[]){2});
+    GRAPH_ADD_NODE(&g, &n);
+    EXPECT(&g, 9, "y: f32[2,3,4] = Scatter(x, i, u)");
+
+    for (int test = 0; test < 2; test++) {
+        g = begin(D(2, 3, 4));
+        n = wm_node("Dropout", "d", "x", "y");
+        wm_attr_float(&n, "ratio", 0.25f);
+        wm_attr_int(&n, "is_test", test);
+        GRAPH_ADD_NODE(&g, &n);
+        EXPECT(&g, 6, test ? "Dropout(x, y:ratio)" : "Dropout(x, y:ratio, y:training)");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_axes_become_inputs),
         cmocka_unit_test(test_slice_split_clip),
         cmocka_unit_test(test_softmax_before_13_flattens),
+        cmocka_unit_test(test_first_opsets),
         cmocka_unit_test(test_broadcast_before_7),
         cmocka_unit_test(test_dropout_cast_constants),
         cmocka_unit_test(test_unknown_things_are_opaque),

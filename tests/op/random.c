@@ -73,7 +73,8 @@ static void streams(void **state)
 {
     (void)state;
     const char *plain = "a = RandomNormal() {shape=[9]}\nb = RandomNormal() {shape=[9]}";
-    const char *seeded = "a = RandomNormal() {shape=[9], seed=4}\nb = RandomNormal() {shape=[9], seed=4}";
+    const char *seeded =
+        "a = RandomNormal() {shape=[9], seed=4}\nb = RandomNormal() {shape=[9], seed=4}";
     size_t bytes = 9 * sizeof(double);
     draw(plain, "a", drawn[0]);
     draw(plain, "b", drawn[1]);

@@ -1,5 +1,5 @@
-/* --dropout: nodes of the file get the ratio; a file without any gets Dropout where the recipes have
- * it; nothing happens outside training. */
+/* --dropout: nodes of the file get the ratio; a file without any gets Dropout where the recipes
+ * have it; nothing happens outside training. */
 #include "tests/support/graphs.h"
 
 static void open(TestGraph *t, const char *text)

@@ -133,8 +133,8 @@ static void line_at(const Axis *a, int64_t line, int64_t *small, int64_t *large)
 }
 
 /* One index per line. The element size is a constant in each call. */
-VF_FN void move_lines(const Axis *a, int n, const int64_t *small, const int64_t *large, int64_t skip,
-                      int64_t stride, size_t size, bool gather)
+VF_FN void move_lines(const Axis *a, int n, const int64_t *small, const int64_t *large,
+                      int64_t skip, int64_t stride, size_t size, bool gather)
 {
     int64_t dim = a->large->dims[a->axis];
     for (int l = 0; l < n; l++) {
@@ -147,8 +147,8 @@ VF_FN void move_lines(const Axis *a, int n, const int64_t *small, const int64_t 
     }
 }
 
-static void add_lines(const Axis *a, int n, const int64_t *small, const int64_t *large, int64_t skip,
-                      int64_t stride)
+static void add_lines(const Axis *a, int n, const int64_t *small, const int64_t *large,
+                      int64_t skip, int64_t stride)
 {
     int64_t dim = a->large->dims[a->axis];
     for (int l = 0; l < n; l++) {

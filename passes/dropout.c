@@ -60,11 +60,12 @@ static bool attends(const Node *n, int k)
            only_use(n->in[0]);
 }
 
-/* The output of a layer with weights, added to something that was computed. */
+/* The output of a layer with weights, reshaped or not, added to something that was computed. */
 static bool adds_sublayer(const Node *n, int k)
 {
     if (!mpri_is(n, OP_Add) || k > 1 || !only_use(n->in[k])) return false;
     const Node *layer = mpri_def(n->in[k]);
+    while (mpri_is(layer, OP_Reshape) && only_use(layer->in[0])) layer = mpri_def(layer->in[0]);
     const Value *other = n->in[1 - k], *weight = is_layer(layer) ? layer->in[1] : NULL;
     return weight && weight->kind != VAL_NODE && other->kind == VAL_NODE &&
            other->shape.rank == n->in[k]->shape.rank;

@@ -41,7 +41,9 @@ static void transformer(void **state)
     TestGraph t;
     open(&t, "graph \"g\" {\ninput x: f32[2,4,4]\nparam w: f32[4,4] trained\n"
              "h = Abs(x)\ns = Softmax(h)\na = MatMul(s, h)\no = MatMul(a, w)\nr = Add(o, h)\n"
-             "f = MatMul(r, w)\ng = Relu(f)\nk = MatMul(g, w)\ny = Add(r, k)\noutput y = y\n}\n");
+             "const s2: i64[2] = [8,4]\nconst s3: i64[3] = [2,4,4]\nf = MatMul(r, w)\ng = Relu(f)\n"
+             "q = Reshape(g, s2)\nm = MatMul(q, w)\nk = Reshape(m, s3)\ny = Add(r, k)\n"
+             "output y = y\n}\n");
     assert_true(test_graph_pass(&t, mpri_pass_dropout));
     assert_int_equal(count(&t), 3);
     assert_true(mpri_is(mpri_def(mpri_graph_find_value(t.g, "a")->def->in[0]), OP_Dropout));

@@ -178,9 +178,9 @@ VF_FN vf vf_erf(vf x)
     return vf_blend(vm_lt(a, vf_set1(0.95f)), small, large);
 }
 
-/* x Phi(x), where -inf gives -inf * 0 = NaN, as PyTorch: a series around 0; from |x| = 0.7 on max(x, 0) - |x| Phi(-|x|), where
+/* x Phi(x): a series around 0; from |x| = 0.7 on max(x, 0) - |x| Phi(-|x|), where
  * t Phi(-t) exp(t^2 / 2) = 1/sqrt(2 pi) - n(t) / d(t). A subnormal result may be
- * off by 8 units of its last place. */
+ * off by 8 units of its last place. -inf gives -inf * 0 = NaN, as PyTorch. */
 VF_FN vf vf_gelu(vf x)
 {
     static const float c[] = {0.3989422917366028f, -0.06649025529623032f, 0.009972197003662586f,

@@ -6,6 +6,7 @@
 static const CliRow rows[] = {
     {"params", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "parameters: name, shape, type, trained or why not", "what"},
     {"ops", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "operators of the file and their gradients; without a file: the program's table", "what"},
+    {"markdown", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "--ops without a file: as a page, with types, autocast classes and kernels", "what"},
     {"precision", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "type of every node with its reason (with --fp16 or --bf16)", "what"},
     {"plan", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "kernel of every step and why no faster one, buffers and bytes", "what"},
     {"memory", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "bytes per class", "what"},
@@ -42,6 +43,7 @@ static int run(Cli *cli)
     mpr_inspect_options o = {
         .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_text(cli, "autocast-profile"), .loss = cli_text(cli, "loss"),
         .logits = cli_text(cli, "logits"), .bind = cli_list(cli, "bind"), .json = cli->json, .forward_only = cli_flag(cli, "forward-only"),
+        .markdown = cli_flag(cli, "markdown"),
         .keep_fp32 = cli_list(cli, "keep-fp32"),
     };
     mpr_model_options mo = {.size = sizeof mo, .untie = cli_list(cli, "untie")};

@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
+#include <poll.h>
+#include <signal.h>
 #include <popt.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -146,9 +148,19 @@ int cli_keep_input(const Cli *cli, const char *flag, const char *output, const c
                      output, input);
 }
 
+/* The reader of a pipe is gone. errno may be that of an earlier or a later write. */
+static bool pipe_closed(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
 int cli_finish(const Cli *cli, int code)
 {
     if (fflush(stdout) || ferror(stdout)) {
+        int cause = errno;
+        if (cause == EPIPE || pipe_closed()) return code;
+        errno = cause;
         char text[256];
         snprintf(text, sizeof text, "cannot write the result: %s", strerror(errno));
         int worse = print_error(cli, (mpr_error){MPR_E_IO, text, "standard output", "free some space, or write elsewhere"});
@@ -514,6 +526,7 @@ static void print_config(const Cli *cli)
 
 int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
 {
+    signal(SIGPIPE, SIG_IGN); /* `| head` ends what is printed, not the work; see cli_finish */
     int own = count_rows(rows), common = count_rows(common_rows), code, n = 0;
     const char **words = NULL;
     *done = false;

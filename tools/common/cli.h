@@ -70,7 +70,7 @@ int cli_keep_input(const Cli *cli, const char *flag, const char *output, const c
 /* "A=B" items of a list as names A, B …, NULL-terminated, which live as long as cli; NULL list: NULL.
  * An item of another form is a usage error. */
 int cli_pairs(Cli *cli, const char *flag, const char *const *list, const char *const **pairs);
-/* Flush and check stdout: a full disk or a closed pipe is exit 5. */
+/* Flush and check stdout: a full disk is exit 5; a reader that has seen enough (a closed pipe) is no error. */
 int cli_finish(const Cli *cli, int code);
 void cli_free(Cli *cli);
 

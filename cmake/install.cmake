@@ -17,4 +17,12 @@ if(MPR_TOOLS AND NOT MPR_MINIMAL)
       install(FILES ${CMAKE_BINARY_DIR}/mpr-${tool}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     endif()
   endforeach()
+  # the page of operators: conventions by hand, the table by the tool that was just built
+  set(ops_page ${CMAKE_BINARY_DIR}/OPS.md)
+  add_custom_command(OUTPUT ${ops_page}
+    COMMAND ${CMAKE_COMMAND} -E cat ${CMAKE_SOURCE_DIR}/docs/OPS.md > ${ops_page}
+    COMMAND mpr-inspect --ops --markdown >> ${ops_page}
+    DEPENDS mpr-inspect ${CMAKE_SOURCE_DIR}/docs/OPS.md VERBATIM)
+  add_custom_target(ops_page ALL DEPENDS ${ops_page})
+  install(FILES ${ops_page} DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endif()

@@ -562,6 +562,7 @@ typedef struct mpr_inspect_options {
     bool json;
     bool forward_only;
     const char *const *keep_fp32; /* operators or "/globs" of nodes that stay in float32 */
+    bool markdown; /* MPR_INSPECT_OPS without a model: a table with types, autocast classes and kernels */
 } mpr_inspect_options;
 /* Report as text or JSON; model may be NULL for MPR_INSPECT_OPS (the program's own table). mpr_free_text. */
 MPR_API MPR_MUST_USE mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text);

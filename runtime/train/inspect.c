@@ -1,5 +1,5 @@
-/* What is in a model: inputs and outputs, parameters with the reason why each is trained or not,
- * operators with their support. Without a model: the operators of the program. */
+/* What is in a model: inputs and outputs, how many operators of each kind, parameters with the
+ * reason why each is trained or not. */
 #include "runtime/train/inspect.h"
 
 #include <stdlib.h>
@@ -33,12 +33,6 @@ static void put_value(Inspect *i, const Graph *g, const char *name, const Value 
     mpri_text_put(&i->out, "}");
 }
 
-typedef struct OpCount {
-    const char *name;
-    const OpDef *op;
-    int n;
-} OpCount;
-
 static int by_count(const void *a, const void *b)
 {
     const OpCount *x = a, *y = b;
@@ -50,8 +44,7 @@ static const char *type_of(const Node *n)
     return n->opaque_type ? n->opaque_type : n->op->name;
 }
 
-/* Operator types of the graph, most frequent first. */
-static mpr_status count_ops(Inspect *i, Arena *arena, OpCount **out, int *n_out)
+mpr_status mpri_inspect_count_ops(Inspect *i, Arena *arena, OpCount **out, int *n_out)
 {
     const Graph *g = i->model->m->graph;
     OpCount *list = ARENA_ARRAY(arena, OpCount, g->n_nodes + 1);
@@ -108,7 +101,7 @@ static mpr_status summary(Inspect *i)
     OpCount *ops;
     int n;
     mpri_arena_init(&arena, &i->ctx->alloc, 0);
-    mpr_status status = count_ops(i, &arena, &ops, &n);
+    mpr_status status = mpri_inspect_count_ops(i, &arena, &ops, &n);
     if (status == MPR_OK) {
         if (json) mpri_text_add(t, ", \"nodes\": %d, \"operators\": {", g->n_nodes);
         else mpri_text_add(t, "operators (%d nodes)\n", g->n_nodes);
@@ -163,72 +156,6 @@ static mpr_status params(Inspect *i)
     return MPR_OK;
 }
 
-/* ---- operators ---- */
-
-static const char *gradient_text(const OpDef *op)
-{
-    switch (op->grad_state) {
-    case GRAD_FUNCTION: return "yes";
-    case GRAD_ZERO: return "zero";
-    default: return "no";
-    }
-}
-
-static void put_op(Inspect *i, const char *name, const OpDef *op, int n, bool first)
-{
-    Text *t = &i->out;
-    bool runs = !(op->flags & OPF_OPAQUE);
-    const char *grad = runs ? gradient_text(op) : "no";
-    const char *note = !runs ? "unknown operator: it can be kept by mpr-convert, not run"
-                       : op->grad_reason ? op->grad_reason
-                       : op->help        ? op->help
-                                         : "";
-    if (!i->o.json) {
-        if (n) mpri_text_add(t, "%6d  ", n);
-        mpri_text_add(t, "%-28s %-5s %-9s %s\n", mpri_err_name(name), runs ? "yes" : "no", grad,
-                      note);
-        return;
-    }
-    mpri_text_put(t, first ? "{\"op\": " : ",\n {\"op\": ");
-    mpri_json_string(t, name);
-    if (n) mpri_text_add(t, ", \"count\": %d", n);
-    else mpri_text_add(t, ", \"since\": %d, \"family\": \"%s\"", op->since, op->family);
-    mpri_text_add(t, ", \"runs\": %s, \"gradient\": \"%s\", \"note\": ", runs ? "true" : "false",
-                  grad);
-    mpri_json_string(t, note);
-    mpri_text_put(t, "}");
-}
-
-static mpr_status operators(Inspect *i)
-{
-    Text *t = &i->out;
-    const OpTable *table = mpri_op_table();
-    bool first = true;
-    mpri_text_put(t, i->o.json  ? "["
-                     : i->model ? " count  operator                     runs  gradient  note\n"
-                                : "operator                     runs  gradient  note\n");
-    if (i->model) {
-        Arena arena;
-        OpCount *ops;
-        int n;
-        mpri_arena_init(&arena, &i->ctx->alloc, 0);
-        mpr_status status = count_ops(i, &arena, &ops, &n);
-        for (int k = 0; status == MPR_OK && k < n; k++)
-            put_op(i, ops[k].name, ops[k].op, ops[k].n, !k);
-        mpri_arena_destroy(&arena);
-        TRY(status);
-    } else {
-        for (int k = 0; k < table->count; k++) {
-            const OpDef *op = table->defs[k];
-            if (!op || (op->flags & (OPF_INTERNAL | OPF_OPAQUE))) continue;
-            put_op(i, op->name, op, 0, first);
-            first = false;
-        }
-    }
-    if (i->o.json) mpri_text_put(t, "]\n");
-    return MPR_OK;
-}
-
 mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what,
                         const mpr_inspect_options *options, char **text, Err *err)
 {
@@ -245,7 +172,7 @@ mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what wha
     switch (what) {
     case MPR_INSPECT_SUMMARY: status = summary(&i); break;
     case MPR_INSPECT_PARAMS: status = params(&i); break;
-    case MPR_INSPECT_OPS: status = operators(&i); break;
+    case MPR_INSPECT_OPS: status = mpri_inspect_ops(&i); break;
     case MPR_INSPECT_PRECISION: status = mpri_inspect_precision(&i); break;
     case MPR_INSPECT_PLAN: status = mpri_inspect_plan(&i); break;
     case MPR_INSPECT_MEMORY: status = mpri_inspect_memory(&i); break;

@@ -1,5 +1,5 @@
-/* Reports on a model as text or JSON: inspect.c (model, parameters, operators), inspect_plan.c
- * (precision, plan, memory). */
+/* Reports on a model as text or JSON: inspect.c (model, parameters), inspect_ops.c (operators, of a
+ * model or of the program), inspect_plan.c (precision, plan, memory). */
 #ifndef MPRI_TRAIN_INSPECT_H
 #define MPRI_TRAIN_INSPECT_H
 
@@ -15,6 +15,15 @@ typedef struct Inspect {
 
 mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what,
                         const mpr_inspect_options *options, char **text, Err *err);
+typedef struct OpCount {
+    const char *name;
+    const OpDef *op;
+    int n;
+} OpCount;
+
+/* Operator types of the model's graph, most frequent first. */
+mpr_status mpri_inspect_count_ops(Inspect *i, Arena *arena, OpCount **out, int *n_out);
+mpr_status mpri_inspect_ops(Inspect *i);
 mpr_status mpri_inspect_precision(Inspect *i);
 mpr_status mpri_inspect_plan(Inspect *i);
 mpr_status mpri_inspect_memory(Inspect *i);

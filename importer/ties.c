@@ -50,6 +50,8 @@ static const struct {
     {"RMSNormalization", 1, "weight"},
     {"BatchNormalization", 1, "weight"},
     {"BatchNormalization", 2, "bias"},
+    {"BatchNormalization", 3, "running_mean"},
+    {"BatchNormalization", 4, "running_var"},
     {"InstanceNormalization", 1, "weight"},
     {"InstanceNormalization", 2, "bias"},
     {"GroupNormalization", 1, "weight"},

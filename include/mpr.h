@@ -211,6 +211,8 @@ typedef struct mpr_session_options {
     const char *dump_after;        /* pass name: its graph goes to the log at debug level; "all" */
     bool has_dropout;              /* with a loss: every Dropout drops in training, with the ratio `dropout` in */
     float dropout;                 /* [0,1); a model without any gets it where the usual recipes have it, and the log says so */
+    bool bn_train;                 /* every BatchNormalization normalises with the batch and keeps running statistics, updated
+                                      by each forward, saved and exported; false: only nodes that the file has in training mode */
 } mpr_session_options;
 
 MPR_API MPR_MUST_USE mpr_status mpr_session_open(mpr_model *model, const mpr_session_options *options, mpr_session **out);

@@ -28,6 +28,13 @@ typedef enum GradTarget {
     GRADS_TO_OUTPUTS, /* vjp: a graph input "cotangent:<output>" per seed; graph outputs "grad:<name>" */
 } GradTarget;
 
+/* What becomes of BatchNormalization, see passes/batch_norm.c. */
+typedef enum BatchNormMode {
+    BN_OF_FILE,  /* each node as the file has it */
+    BN_TRAIN,    /* training mode; running statistics are slots "buffer:<initializer>" that are updated */
+    BN_EVALUATE, /* the same nodes read these slots */
+} BatchNormMode;
+
 typedef struct PassOptions {
     /* loss */
     const char *loss;     /* NULL: none; "cross-entropy", "mse", "l1", "bce-with-logits", "output:NAME" */
@@ -46,6 +53,8 @@ typedef struct PassOptions {
     bool training;        /* Dropout active etc. */
     bool has_dropout;     /* with training: every Dropout gets this ratio, or is put in */
     float dropout;
+    BatchNormMode batch_norm;
+    bool bn_train;        /* BN_TRAIN, BN_EVALUATE: all nodes, not only those that the file has in training mode */
     bool no_fuse;         /* keep all named values (mpr-run --keep) */
     const char *dump_after; /* NULL, a pass name or "all" */
 } PassOptions;
@@ -84,6 +93,7 @@ mpr_status mpri_passes_run(PassCtx *ctx, PassStage stage, Graph *g, Err *err);
 mpr_status mpri_pass_simplify(PassCtx *, Graph *, bool *, Err *);  /* Identity, Constant, dead code; casts of constants */
 mpr_status mpri_pass_recover(PassCtx *, Graph *, bool *, Err *);   /* LayerNorm, Gelu, Linear from their exported forms */
 mpr_status mpri_pass_dropout(PassCtx *, Graph *, bool *, Err *);   /* PassOptions.dropout */
+mpr_status mpri_pass_batch_norm(PassCtx *, Graph *, bool *, Err *); /* mode of BatchNormalization, its statistics as slots */
 mpr_status mpri_pass_loss(PassCtx *, Graph *, bool *, Err *);      /* attach the loss: graph output "loss" */
 mpr_status mpri_pass_autocast(PassCtx *, Graph *, bool *, Err *);  /* classes -> casts, reasons in Node.why */
 mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOptions.force: every float value becomes f64 */
@@ -91,6 +101,7 @@ mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOption
 mpr_status mpri_pass_bind(PassCtx *, Graph *, bool *, Err *);      /* dims become numbers; inference again */
 mpr_status mpri_pass_fold(PassCtx *, Graph *, bool *, Err *);      /* constants computed, shape code gone */
 mpr_status mpri_pass_slide(PassCtx *, Graph *, bool *, Err *);     /* narrowing casts before layout operators */
+mpr_status mpri_pass_running(PassCtx *, Graph *, bool *, Err *);   /* updates of running statistics */
 mpr_status mpri_pass_autodiff(PassCtx *, Graph *, bool *, Err *);
 mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Gemm, Linear -> FusedMatMul; transposes into it */
 mpr_status mpri_pass_fuse(PassCtx *, Graph *, bool *, Err *);      /* bias + activation epilogues, casts into kernels */

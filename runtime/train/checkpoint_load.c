@@ -228,17 +228,17 @@ static mpr_status compare_count(Loader *l, const char *file, const CheckpointFil
 
 static mpr_status compare_weights(Loader *l)
 {
-    const char **names = ARENA_ARRAY(&l->arena, const char *, l->s->n_params + 1);
-    if (!names) return mpri_err_nomem(l->err, 0);
-    for (int i = 0; i < l->s->n_params; i++) {
-        const StoreSlot *slot = mpri_store_find(&l->s->store, l->s->params[i].slot);
-        names[i] = l->s->params[i].name;
+    const char *const *names, *const *slots;
+    int n;
+    TRY(mpri_session_saved(l->s, &l->arena, &names, &slots, &n, l->err));
+    for (int i = 0; i < n; i++) {
+        const StoreSlot *slot = mpri_store_find(&l->s->store, slots[i]);
         if (!slot)
             return mpri_err_set(l->err, MPR_E_INTERNAL, "parameter '%s' has no slot",
                                 mpri_err_name(names[i]));
         TRY(compare(l, MPRI_WEIGHTS_FILE, &l->weights, names[i], slot));
     }
-    TRY(compare_count(l, MPRI_WEIGHTS_FILE, &l->weights, names, l->s->n_params));
+    TRY(compare_count(l, MPRI_WEIGHTS_FILE, &l->weights, names, n));
     const char *graph = json_string_value(json_object_get(l->root, "graph"));
     HashText own;
     TRY(mpri_hash_graph(l->s->model->m->graph, &own, l->err));
@@ -257,9 +257,11 @@ static mpr_status copy_in(Loader *l, const CheckpointFile *f, const char *name,
 
 static mpr_status apply_weights(Loader *l)
 {
-    for (int i = 0; i < l->s->n_params; i++)
-        TRY(copy_in(l, &l->weights, l->s->params[i].name,
-                    mpri_store_find(&l->s->store, l->s->params[i].slot)));
+    const char *const *names, *const *slots;
+    int n;
+    TRY(mpri_session_saved(l->s, &l->arena, &names, &slots, &n, l->err));
+    for (int i = 0; i < n; i++)
+        TRY(copy_in(l, &l->weights, names[i], mpri_store_find(&l->s->store, slots[i])));
     return MPR_OK;
 }
 

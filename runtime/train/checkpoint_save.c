@@ -184,18 +184,12 @@ static mpr_status write_files(mpr_prepared *p, Folder *f, const char *extra, Err
     Text files, state;
     mpri_text_init(&files, &s->ctx->alloc);
     mpri_text_init(&state, &s->ctx->alloc);
-    const char **slots = ARENA_ARRAY(&arena, const char *, s->n_params + 1);
-    const char **names = ARENA_ARRAY(&arena, const char *, s->n_params + 1);
-    const char *const *moments;
-    int n_moments;
-    mpr_status status = slots && names ? MPR_OK : mpri_err_nomem(err, 0);
-    for (int i = 0; status == MPR_OK && i < s->n_params; i++) {
-        slots[i] = s->params[i].slot;
-        names[i] = s->params[i].name;
-    }
+    const char *const *slots, *const *names, *const *moments;
+    int n_moments, n_saved;
+    mpr_status status = mpri_session_saved(s, &arena, &names, &slots, &n_saved, err);
     if (status == MPR_OK) status = mpri_checkpoint_slots(p, &arena, &moments, &n_moments, err);
     if (status == MPR_OK)
-        status = write_tensors(s, f, MPRI_WEIGHTS_FILE, slots, names, s->n_params, &files, err);
+        status = write_tensors(s, f, MPRI_WEIGHTS_FILE, slots, names, n_saved, &files, err);
     if (status == MPR_OK)
         status = write_tensors(s, f, MPRI_OPTIMIZER_FILE, moments, moments, n_moments, &files, err);
     if (status == MPR_OK) status = put_state(&state, p, &files, extra, err);

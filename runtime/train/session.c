@@ -114,6 +114,8 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
         .training = train && s->loss,
         .has_dropout = s->o.has_dropout,
         .dropout = s->o.dropout,
+        .batch_norm = !s->loss ? BN_OF_FILE : train ? BN_TRAIN : BN_EVALUATE,
+        .bn_train = s->o.bn_train,
         .dump_after = s->o.dump_after,
     };
 }

@@ -33,6 +33,12 @@ typedef struct SessionParam {
     int64_t generation; /* of its first write since it was zeroed */
 } SessionParam;
 
+typedef struct SessionBuffer { /* state that forward passes write: running statistics */
+    const char *name; /* initializer */
+    const char *slot; /* "buffer:<name>", f32 */
+    int64_t n;
+} SessionBuffer;
+
 typedef struct SessionInput {
     const char *name;
     DType dtype;
@@ -69,6 +75,8 @@ struct mpr_session {
     Graph *graph[SESSION_MODES]; /* prepared; equal pointers when the two do not differ */
     SessionParam *params;
     int n_params;
+    SessionBuffer *buffers;
+    int n_buffers;
     SessionInput *inputs;
     int n_inputs;
     SessionPlan *plans;
@@ -119,6 +127,10 @@ mpr_status mpri_session_zero_grad(mpr_session *s, Err *err);
 /* The slot of the store; made (zeroed) when it is not there yet. */
 mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t,
                              const Shape *shape, int param, StoreSlot **out, Err *err);
+/* Names (initializers) and slots of all that a saved model holds: trained parameters, then buffers.
+ * Lists of *n entries in the arena. */
+mpr_status mpri_session_saved(const mpr_session *s, Arena *arena, const char *const **names,
+                              const char *const **slots, int *n, Err *err);
 mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err);
 
 /* ---- plans (session_plan.c) ---- */

@@ -121,10 +121,29 @@ mpr_status mpri_graph_make_param_slots(Graph *g, Err *err)
     return MPR_OK;
 }
 
+static mpr_status list_buffers(mpr_session *s, const Graph *g, Err *err)
+{
+    static const char prefix[] = "buffer:";
+    s->buffers = ARENA_ARRAY(&s->arena, SessionBuffer, g->n_slots + 1);
+    if (!s->buffers) return mpri_err_nomem(err, 0);
+    for (int i = 0; i < g->n_slots; i++) {
+        const Slot *slot = &g->slots[i];
+        if (slot->cls != SLOT_STATE || strncmp(slot->name, prefix, sizeof(prefix) - 1)) continue;
+        SessionBuffer *b = &s->buffers[s->n_buffers];
+        *b = (SessionBuffer){.name = slot->name + sizeof(prefix) - 1, .slot = slot->name};
+        if (!mpri_size_elements(slot->shape.rank, slot->shape.d, &b->n))
+            return mpri_err_set(err, MPR_E_SHAPE, "'%s' has no constant shape",
+                                mpri_err_name(b->name));
+        s->n_buffers++;
+    }
+    return MPR_OK;
+}
+
 mpr_status mpri_session_list_params(mpr_session *s, const Graph *g, Err *err)
 {
     s->params = ARENA_ARRAY(&s->arena, SessionParam, g->n_params + 1);
     if (!s->params) return mpri_err_nomem(err, 0);
+    TRY(list_buffers(s, g, err));
     for (int i = 0; i < g->n_params; i++) {
         const Param *p = &g->params[i];
         if (!p->trained || !p->value || p->value->kind != VAL_SLOT) continue;
@@ -311,26 +330,61 @@ mpr_status mpri_session_zero_grad(mpr_session *s, Err *err)
     return MPR_OK;
 }
 
-/* ---- export ---- */
+/* ---- what is saved ---- */
+
+mpr_status mpri_session_saved(const mpr_session *s, Arena *arena, const char *const **names,
+                              const char *const **slots, int *n, Err *err)
+{
+    *n = s->n_params + s->n_buffers;
+    const char **name = ARENA_ARRAY(arena, const char *, *n + 1),
+               **slot = ARENA_ARRAY(arena, const char *, *n + 1);
+    if (!name || !slot) return mpri_err_nomem(err, 0);
+    for (int i = 0; i < s->n_params; i++) {
+        name[i] = s->params[i].name;
+        slot[i] = s->params[i].slot;
+    }
+    for (int i = 0; i < s->n_buffers; i++) {
+        name[s->n_params + i] = s->buffers[i].name;
+        slot[s->n_params + i] = s->buffers[i].slot;
+    }
+    *names = name;
+    *slots = slot;
+    return MPR_OK;
+}
+
+static mpr_status fill_patches(mpr_session *s, Arena *arena, WeightPatch **out, int *n, Err *err)
+{
+    const char *const *names, *const *slots;
+    TRY(mpri_session_saved(s, arena, &names, &slots, n, err));
+    WeightPatch *patches = ARENA_ARRAY(arena, WeightPatch, *n + 1);
+    if (!patches) return mpri_err_nomem(err, 0);
+    for (int i = 0; i < s->n_params; i++) {
+        StoreSlot *slot;
+        TRY(param_slot(s, &s->params[i], &slot, err));
+    }
+    for (int i = 0; i < *n; i++) {
+        const StoreSlot *slot = mpri_store_find(&s->store, slots[i]);
+        if (!slot) return mpri_err_set(err, MPR_E_INTERNAL, "slot '%s' does not exist", slots[i]);
+        float *host = mpri_arena_alloc(arena, slot->bytes);
+        if (!host) return mpri_err_nomem(err, slot->bytes);
+        TRY(s->device->copy_out(s->device, host, slot->data, slot->bytes, err));
+        patches[i] = (WeightPatch){
+            .name = names[i], .data = host, .n = (int64_t)(slot->bytes / sizeof(float))};
+    }
+    *out = patches;
+    return MPR_OK;
+}
 
 /* The exporter writes every storage place of a tied tensor; one patch per parameter is enough. */
 mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err)
 {
     Arena arena;
+    WeightPatch *patches;
+    int n;
     mpri_arena_init(&arena, &s->ctx->alloc, 0);
-    WeightPatch *patches = ARENA_ARRAY(&arena, WeightPatch, s->n_params + 1);
-    mpr_status status = patches ? MPR_OK : mpri_err_nomem(err, 0);
-    for (int i = 0; status == MPR_OK && i < s->n_params; i++) {
-        StoreSlot *slot;
-        status = param_slot(s, &s->params[i], &slot, err);
-        float *host = status == MPR_OK ? mpri_arena_alloc(&arena, slot->bytes) : NULL;
-        if (status == MPR_OK && !host) status = mpri_err_nomem(err, slot->bytes);
-        if (status == MPR_OK)
-            status = s->device->copy_out(s->device, host, slot->data, slot->bytes, err);
-        patches[i] = (WeightPatch){.name = s->params[i].name, .data = host, .n = s->params[i].n};
-    }
+    mpr_status status = fill_patches(s, &arena, &patches, &n, err);
     if (status == MPR_OK)
-        status = mpri_export_file(s->model->m, path, patches, s->n_params, &s->ctx->alloc, err);
+        status = mpri_export_file(s->model->m, path, patches, n, &s->ctx->alloc, err);
     mpri_arena_destroy(&arena);
     return status;
 }

@@ -73,6 +73,7 @@ static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bo
     PassOptions o = s->pass[mode];
     o.grads = mode == MODE_TRAIN && s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
     o.no_fuse = no_fuse;
+    if (no_fuse) o.batch_norm = BN_OF_FILE; /* a second look at a forward pass updates nothing */
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {

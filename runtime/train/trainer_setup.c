@@ -68,6 +68,7 @@ static mpr_status open_session(mpr_trainer *t, Err *err)
         .ignore_index = mpri_option_int(t->o, OPT_IGNORE_INDEX, -100),
         .has_ignore_index = true,
         .label_smoothing = (float)mpri_option_float(t->o, OPT_SMOOTHING),
+        .bn_train = mpri_option_flag(t->o, OPT_BN_TRAIN),
         .freeze = mpri_option_list(t->o, OPT_FREEZE),
         .train_only = mpri_option_list(t->o, OPT_TRAIN_ONLY),
         .has_dropout = mpri_option_here(t->o, OPT_DROPOUT),

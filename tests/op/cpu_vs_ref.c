@@ -338,6 +338,10 @@ static void reductions(void **state)
         {OP_ReduceMean, &keep, {"F[9,5,64]n", "i64[1]=-1"}, {"F[9,5,1]"}, 1, 4, 0},
         {OP_ReduceMean, &drop, {"F[100000]=1"}, {"F[]"}, 0, 0, 0},
         {OP_ReduceMean, &drop, {"F[0]n"}, {"F[]"}, 0, 0, 0},
+        {OP_ReduceMax, &keep, {"F[37,513]n", "i64[1]=1"}, {"F[37,1]"}, 0, 0, 0},
+        {OP_ReduceMax, &drop, {"F[5,60,1031]n", "i64[1]=1"}, {"F[5,1031]"}, 0, 0, 0},
+        {OP_ReduceMin, &drop, {"F[300,201]n"}, {"F[]"}, 0, 0, 0},
+        {OP_ReduceMin, &drop, {"F[2,0]n", "i64[1]=1"}, {"F[2]"}, 0, 0, 0},
         {OP_SumTo, &(SumToParams){.dims = INTS(768)}, {"F[130,768]n"}, {"F[768]"}, 1, 512, 0},
         {OP_SumTo, &(SumToParams){.dims = INTS(5000)}, {"F[9,5000]n"}, {"F[5000]"}, 1, 64, 0},
         {OP_SumTo, &(SumToParams){.dims = INTS(1, 24, 1, 1)}, {"F[6,24,13,11]n"}, {"F[1,24,1,1]"},
@@ -390,6 +394,37 @@ static void norms(void **state)
          {"F[9,5]"}, 4, 64, 3},
         {OP_LayerNormGrad, &p, {"F[9,5]n", "F[9,5]n", "F[5]n", "f32[9,1]u", "f32[9,1]+"},
          {NULL, "f32[5]", "f32[5]"}, 4, 64, 0},
+        {OP_RMSNormalization, &p, {"F[70,768]n", "f32[768]n"}, {"F[70,768]"}, 3, 16, 1},
+        {OP_RMSNormalization, &two, {"F[5,3,7]n", "F[3,7]n"}, {"F[5,3,7]"}, 3, 16, 1},
+        {OP_RmsNormGrad, &p, {"F[131,768]n", "F[131,768]n", "f32[768]n"},
+         {"F[131,768]", "f32[768]"}, 4, 256, 3},
+        {OP_RmsNormGrad, &p, {"F[4000,37]n", "F[4000,37]n", "F[37]n"}, {"F[4000,37]", "f32[37]"}, 4,
+         4096, 3},
+        {OP_RmsNormGrad, &p, {"F[9,5]n", "F[9,5]n", "F[5]n"}, {NULL, "f32[5]"}, 4, 64, 0},
+    };
+    RUN(cases);
+}
+
+static void batch_norms(void **state)
+{
+    (void)state;
+    const BatchNormParams batch = {.epsilon = 1e-5f, .momentum = 0.9f, .training_mode = 1},
+                          fixed = {.epsilon = 1e-3f, .momentum = 0.9f};
+    const Case cases[] = {
+        {OP_BatchNormalization, &fixed, {"F[9,70]n", "f32[70]n", "f32[70]n", "f32[70]u",
+         "f32[70]+"}, {"F[9,70]"}, 3, 16, 1},
+        {OP_BatchNormalization, &fixed, {"F[3,5,7,9]n", "F[5]n", "F[5]n", "f32[5]u", "f32[5]+"},
+         {"F[3,5,7,9]"}, 3, 16, 1},
+        {OP_BatchNormalization, &batch, {"F[600,70]n", "f32[70]n", "f32[70]n", "f32[70]u",
+         "f32[70]+"}, {"F[600,70]"}, 3, 64, 1},
+        {OP_BatchNormalization, &batch, {"F[3,70,33,5]n", "f32[70]n", "f32[70]n", "f32[70]u",
+         "f32[70]+"}, {"F[3,70,33,5]"}, 3, 64, 1},
+        {OP_BatchNormGrad, &batch, {"F[600,70]n", "F[600,70]n", "f32[70]n", "f32[70]u",
+         "f32[70]+"}, {"F[600,70]", "f32[70]", "f32[70]"}, 4, 4096, 3},
+        {OP_BatchNormGrad, &batch, {"F[3,7,33,5]n", "F[3,7,33,5]n", "f32[7]n", "f32[7]u",
+         "f32[7]+"}, {"F[3,7,33,5]", "f32[7]", "f32[7]"}, 4, 4096, 3},
+        {OP_BatchNormGrad, &fixed, {"F[3,7,33,5]n", "F[3,7,33,5]n", "f32[7]n", "f32[7]u",
+         "f32[7]+"}, {"F[3,7,33,5]", NULL, "f32[7]"}, 4, 4096, 3},
     };
     RUN(cases);
 }
@@ -598,7 +633,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unary),     cmocka_unit_test(binary), cmocka_unit_test(reductions),
-        cmocka_unit_test(softmaxes), cmocka_unit_test(norms),  cmocka_unit_test(rotary), cmocka_unit_test(losses),
+        cmocka_unit_test(softmaxes), cmocka_unit_test(norms), cmocka_unit_test(batch_norms),  cmocka_unit_test(rotary), cmocka_unit_test(losses),
         cmocka_unit_test(moves),     cmocka_unit_test(repeated_row),
         cmocka_unit_test(windows),
     };

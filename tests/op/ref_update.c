@@ -312,11 +312,37 @@ static void adam(void **state)
     }
 }
 
+static void running(World *w)
+{
+    add(w, "f32[2]=1 2");
+    add(w, "f32[2]=1 4");
+    add(w, "f32[2]=3 2");
+    add(w, "f32[2]=6 0");
+}
+
+/* momentum weighs the old value; the running variance takes the unbiased one: 6 * 4 / 3 = 8 */
+static void running_statistics(void **state)
+{
+    (void)state;
+    World w = run(OP_BatchNormUpdate, &(BatchNormUpdateParams){.momentum = 0.75f, .count = 4},
+                  running, 1);
+    assert_true(value(&w, 0, 0) == 1.5 && value(&w, 0, 1) == 2);
+    assert_true(value(&w, 1, 0) == 2.75 && value(&w, 1, 1) == 3);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_BatchNormUpdate, &(BatchNormUpdateParams){.momentum = 0.5f, .count = 1}, running, 1);
+    assert_true(value(&w, 1, 0) == 3.5);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_BatchNormUpdate, &(BatchNormUpdateParams){.momentum = 0.5f}, running, 1);
+    assert_true(value(&w, 0, 0) == 1 && value(&w, 1, 1) == 4);
+    mpri_arena_destroy(&w.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accumulation), cmocka_unit_test(unscale), cmocka_unit_test(unscale_large),
         cmocka_unit_test(clipping),     cmocka_unit_test(sgd),     cmocka_unit_test(adam),
+        cmocka_unit_test(running_statistics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

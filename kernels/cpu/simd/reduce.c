@@ -5,58 +5,9 @@
  *
  * In the first form R is cut into fixed blocks, at most BLOCKS of them; each block sums in order
  * into its own partial result, and partial results are added in order. */
-#include "kernels/cpu/simd/tiles.h"
+#include "kernels/cpu/simd/reduce_form.h"
 
 enum { BLOCKS = 64, COLUMNS = 2048, STRIP = 1024 };
-
-typedef struct Form {
-    bool middle_stays; /* [P, K, Q] */
-    int64_t dims[3];
-    bool ok;
-} Form;
-
-/* Merges dims of one kind; axes has a bit per summed dim of x. */
-static Form form_of(const Tensor *x, uint32_t axes)
-{
-    int64_t size[MPRI_TENSOR_RANK];
-    bool summed[MPRI_TENSOR_RANK];
-    int n = 0;
-    for (int k = 0; k < x->rank; k++) {
-        bool s = axes >> k & 1;
-        if (x->dims[k] == 1) continue;
-        if (n && summed[n - 1] == s) {
-            size[n - 1] *= x->dims[k];
-            continue;
-        }
-        size[n] = x->dims[k];
-        summed[n++] = s;
-    }
-    Form f = {.dims = {1, 1, 1}, .ok = n <= 3};
-    if (n == 3 && summed[0]) {
-        f.middle_stays = true;
-        memcpy(f.dims, size, sizeof f.dims);
-        return f;
-    }
-    int at = n && summed[0] ? 1 : 0; /* the first merged dim goes to A, or to R */
-    for (int k = 0; k < n && at + k < 3; k++) f.dims[at + k] = size[k];
-    return f;
-}
-
-static uint32_t axes_of_input(const Tensor *axes, int rank, bool noop)
-{
-    uint32_t bits = 0;
-    for (int64_t i = 0; axes && i < axes->n; i++)
-        bits |= 1u << axis_from_front(mpri_load_i64(axes->dtype, axes->data, i), rank);
-    return bits || noop ? bits : (1u << rank) - 1;
-}
-
-static uint32_t axes_of_target(const Tensor *x, const Tensor *y)
-{
-    uint32_t bits = 0;
-    for (int k = 0, o = y->rank - x->rank; k < x->rank; k++, o++)
-        if (o < 0 || (y->dims[o] == 1 && x->dims[k] != 1)) bits |= 1u << k;
-    return bits;
-}
 
 typedef struct Sum {
     const Tensor *x;
@@ -191,12 +142,6 @@ static mpr_status sum_over(const KernelCall *c, uint32_t axes, bool mean)
     return MPR_OK;
 }
 
-static uint32_t reduce_axes(const void *params, int rank, const Tensor *axes)
-{
-    const ReduceParams *p = params;
-    return axes_of_input(axes, rank, p->noop_with_empty_axes != 0);
-}
-
 static mpr_status k_sum(const KernelCall *c)
 {
     return sum_over(c, reduce_axes(c->params, c->in[0].rank, input_or_null(c, 1)), false);
@@ -216,11 +161,6 @@ static size_t partial_bytes(const Form *f)
     return cut(&s, f) ? (size_t)(s.a * s.blocks * s.b) * sizeof(float) : 0;
 }
 
-static Form reduce_form(const KernelSig *s)
-{
-    return form_of(&s->in[0],
-                   reduce_axes(s->params, s->in[0].rank, sig_has_in(s, 1) ? &s->in[1] : NULL));
-}
 static Form sum_to_form(const KernelSig *s)
 {
     return form_of(&s->in[0], axes_of_target(&s->in[0], &s->out[0]));
@@ -239,18 +179,16 @@ static size_t sum_to_bytes(const KernelSig *s, int threads)
     return partial_bytes(&f);
 }
 
-static const char *const pattern = "kept and summed axes alternate more than twice";
-
 static const char *refuse_reduce(const KernelSig *s)
 {
     if (!vf_can(s->in[0].dtype) || !vf_can(s->out[0].dtype)) return NOT_FLOAT;
     if (sig_has_in(s, 1) && !(s->const_in & 2)) return "axes are not constant";
-    return reduce_form(s).ok ? NULL : pattern;
+    return reduce_form(s).ok ? NULL : ALTERNATE;
 }
 static const char *refuse_sum_to(const KernelSig *s)
 {
     if (!vf_can(s->in[0].dtype) || !vf_can(s->out[0].dtype)) return NOT_FLOAT;
-    return sum_to_form(s).ok ? NULL : pattern;
+    return sum_to_form(s).ok ? NULL : ALTERNATE;
 }
 
 static const KernelRow rows[] = {

@@ -120,6 +120,7 @@ static const mpr_limits no_limits = {
     .call_depth = 1 << 20,
     .nodes = INT64_MAX / 2,
     .memory_bytes = INT64_MAX / 2,
+    .trips = INT32_MAX,
 };
 
 static mpr_status check_result(void *conversion, const char *written, Err *err)

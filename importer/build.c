@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "importer/adapt.h"
+#include "importer/inline.h"
 #include "importer/microsoft.h"
 #include "importer/sparse.h"
 #include "importer/tensors.h"
@@ -322,7 +323,7 @@ static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
     if (opaque) {
         n->opaque = p;
         n->opaque_type = d->node->key;
-        n->why = d->opaque_why;
+        n->why = d->opaque_why ? d->opaque_why : mpri_inline_why(d->node->key);
     }
     TRY(name_outputs(b, n, p, err));
     if (opaque) {

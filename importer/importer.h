@@ -13,6 +13,14 @@
 #include "runtime/ir/graph.h"
 #include "importer/source.h"
 
+/* One number that decides control flow and is known only once shapes or inputs are. */
+enum { FACT_VALUE = INT32_MIN };
+typedef struct Fact {
+    const char *name; /* a value, by its name after expansion */
+    int axis;         /* FACT_VALUE: its one element; else a dim, negative from the end */
+    int64_t value;
+} Fact;
+
 typedef struct ImportOptions {
     const Alloc *alloc;
     const Log *log;
@@ -21,6 +29,7 @@ typedef struct ImportOptions {
     const void *image; /* not NULL: the model's bytes, instead of what the file at the path holds;
                           they outlive the ImportedModel. External data still lie beside the path */
     size_t image_size;
+    const Fact *facts; int n_facts; /* answers to what an earlier import of the file left open */
     bool stale_types; /* declared types of inner values are not held against the inferred ones */
 } ImportOptions;
 
@@ -33,6 +42,8 @@ typedef struct ImportedModel {
     const char *const *overridable;
     int n_overridable;           /* graph inputs that are also initializers: constants
                                     of the graph that a caller may replace by name */
+    const Fact *open; int n_open; /* what If, Loop, Scan and sequences wait for; they are opaque nodes
+                                     until an import knows it */
     struct ImportDetail *detail; /* private to the importer */
 } ImportedModel;
 

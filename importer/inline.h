@@ -28,4 +28,7 @@ const FunctionInfo *mpri_functions_of(Import *im, const Functions *f, const Node
 /* inline.c: replaces im->nodes. *changed tells whether names and order must be looked at again. */
 mpr_status mpri_inline(Import *im, const Functions *f, const Scope *scope, bool *changed, Err *err);
 
+/* Why an operator that the walk expands was left: "Loop" …; NULL for any other. */
+const char *mpri_inline_why(const char *key);
+
 #endif

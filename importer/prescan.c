@@ -288,6 +288,7 @@ mpr_limits mpri_limits_fill(const mpr_limits *o)
     if (l.functions <= 0) l.functions = 10000;
     if (l.call_depth <= 0) l.call_depth = 100;
     if (l.nodes <= 0) l.nodes = 1000000;
+    if (l.trips <= 0) l.trips = 10000;
     if (l.memory_bytes <= 0) l.memory_bytes = INT64_MAX;
     return l;
 }

@@ -56,12 +56,13 @@ static bool is_quantised(const char *type)
 
 static const char *advice(Node *const *nodes, int n)
 {
-    bool training = false, aten = false, quantised = false, microsoft = false;
+    bool training = false, aten = false, quantised = false, microsoft = false, control = false;
     for (int i = 0; i < n; i++) {
         const char *type = nodes[i]->opaque_type;
         training |= is_training_op(type);
         aten |= strstr(type, "aten") || ends_with(type, "ATen");
         quantised |= is_quantised(type);
+        control |= !strcmp(type, "If") || !strcmp(type, "Loop") || !strcmp(type, "Scan");
         microsoft |= !strncmp(type, "com.microsoft", 13);
     }
     if (training)
@@ -71,6 +72,9 @@ static const char *advice(Node *const *nodes, int n)
     if (quantised) return "a quantised model cannot be trained: pass the original float model";
     if (microsoft)
         return "pass the unoptimised model: onnxruntime's fused operators are not the standard's";
+    if (control)
+        return "export the model with fixed sizes and without branches that depend on data; mpr-run "
+               "takes such values from its inputs";
     return "replace these operators in the model before the export, or export with decompositions "
            "(a lower opset helps at times)";
 }

@@ -134,6 +134,7 @@ typedef struct mpr_limits {
     int64_t call_depth;          /* 100 */
     int64_t nodes;               /* 1,000,000 after inlining */
     int64_t memory_bytes;        /* 80 % of what cgroup and machine allow */
+    int64_t trips;               /* 10,000 turns of one loop that is unrolled */
 } mpr_limits;
 
 typedef struct mpr_context_options {

@@ -1,5 +1,7 @@
 /* Context and model: the two handles that everything else is made from. */
 #include "runtime/train/context.h"
+#include "runtime/train/control.h"
+#include "runtime/train/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +115,20 @@ int64_t mpri_context_memory(const mpr_context *ctx)
     return limit / 5 * 4;
 }
 
+/* Control flow that constants and fixed shapes decide. */
+static mpr_status decide_control(mpr_model *model, Err *err)
+{
+    Device *device;
+    ImportedModel *m = NULL;
+    TRY(mpri_context_device(model->ctx, &device, err));
+    mpr_status status = mpri_control_decide(model, &device->kernels, NULL, 0, &m, err);
+    mpri_device_destroy(device);
+    if (!m) return status;
+    mpri_import_destroy(model->m, &model->ctx->alloc);
+    model->m = m;
+    return status;
+}
+
 mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_options *options,
                            mpr_model **out, Err *err)
 {
@@ -130,7 +146,11 @@ mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_o
         .tie = o.tie,
         .untie = o.untie,
     };
-    mpr_status status = mpri_import_file(path, &import, &model->m, err);
+    mpri_arena_init(&model->arena, &ctx->alloc, 0);
+    mpr_status status = mpri_copy_strings(&model->arena, o.tie, &model->tie, err);
+    if (status == MPR_OK) status = mpri_copy_strings(&model->arena, o.untie, &model->untie, err);
+    if (status == MPR_OK) status = mpri_import_file(path, &import, &model->m, err);
+    if (status == MPR_OK && model->m->n_open) status = decide_control(model, err);
     if (status != MPR_OK) {
         mpri_model_destroy(model);
         return status;
@@ -144,6 +164,7 @@ void mpri_model_destroy(mpr_model *model)
     if (!model) return;
     const Alloc *alloc = &model->ctx->alloc;
     mpri_import_destroy(model->m, alloc);
+    mpri_arena_destroy(&model->arena);
     mpri_handle_end(&model->h);
     mpri_free(alloc, model);
 }

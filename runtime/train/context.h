@@ -20,6 +20,8 @@ struct mpr_model {
     Handle h;
     mpr_context *ctx;
     ImportedModel *m;
+    Arena arena; /* of the options below */
+    const char *const *tie, *const *untie;
 };
 
 mpr_status mpri_context_create(const mpr_context_options *options, mpr_context **out);

@@ -5,11 +5,14 @@
 #include <string.h>
 
 #include "runtime/train/binding.h"
+#include "runtime/train/control.h"
 #include "runtime/train/trainer.h"
 
 typedef struct Run {
     mpr_context *ctx;
     mpr_model *model;
+    const ImportedModel *m; /* of the model, or one whose control flow the inputs decide */
+    ImportedModel *own;
     mpr_run_options o;
     const mpr_tensors *in, *cot;
     bool want_grads, of_inputs, of_params;
@@ -67,7 +70,7 @@ static const char *resolve_loss(const Run *r)
     const char *loss = r->o.loss;
     if (!loss || !strcmp(loss, "none")) return NULL;
     if (strcmp(loss, "auto")) return loss;
-    const Graph *g = r->model->m->graph;
+    const Graph *g = r->m->graph;
     for (int i = 0; i < g->n_outputs; i++)
         if (!strcmp(g->outputs[i].name, "loss") && g->outputs[i].value->shape.rank <= 0)
             return "output:loss";
@@ -171,7 +174,7 @@ static mpr_status prepare(Run *r)
                      "gradients are wanted, but there are neither cotangents nor a loss");
         return mpri_err_advice(r->err, "give cotangents of outputs, or a loss");
     }
-    r->g = mpri_graph_clone(r->model->m->graph, &r->arena);
+    r->g = mpri_graph_clone(r->m->graph, &r->arena);
     if (!r->g) return mpri_err_nomem(r->err, 0);
     TRY(override_initializers(r));
     if (r->want_grads && r->of_params) TRY(mpri_graph_make_param_slots(r->g, r->err));
@@ -227,9 +230,9 @@ static Shape shape_of(const mpr_tensor *t)
     return s;
 }
 
-static FedInput fed_input(const Value *v, const mpr_tensor *t)
+static FedInput fed_input(const char *name, const mpr_tensor *t)
 {
-    FedInput fed = {.name = v->name, .t = {.data = (void *)(uintptr_t)t->data, .dtype = t->dtype}};
+    FedInput fed = {.name = name, .t = {.data = (void *)(uintptr_t)t->data, .dtype = t->dtype}};
     fed.t.rank = t->rank;
     fed.t.n = mpri_tensor_elements(t);
     for (int d = 0; d < t->rank; d++) fed.t.dims[d] = t->dims[d];
@@ -256,7 +259,7 @@ static mpr_status bind_inputs(Run *r, Graph *g, DimBinding *b)
         mpr_tensor t = strcmp(v->name, "labels") ? e->t : fit_rank(v, &e->t);
         TRY(mpri_bind_input(g, b, v, t.rank, t.dims, r->err));
         if (v->shape.rank < 0) v->shape = shape_of(&t);
-        r->fed[r->n_fed++] = fed_input(v, &t);
+        r->fed[r->n_fed++] = fed_input(v->name, &t);
     }
     return mpri_bind_options(g, b, r->o.bind, r->err);
 }
@@ -346,7 +349,7 @@ static mpr_status make_plan(Run *r)
 
 static mpr_dtype declared_type(const Run *r, const char *output, mpr_dtype have)
 {
-    const Graph *g = r->model->m->graph;
+    const Graph *g = r->m->graph;
     if (r->o.dtype || !mpri_dtype_is_low(have)) return have;
     for (int i = 0; i < g->n_outputs; i++)
         if (!strcmp(g->outputs[i].name, output)) return g->outputs[i].value->dtype;
@@ -400,12 +403,29 @@ static mpr_status execute(Run *r)
     return MPR_OK;
 }
 
+/* Conditions and trip counts that follow from the inputs. */
+static mpr_status decide_control(Run *r)
+{
+    FedInput *fed = ARENA_ARRAY(&r->arena, FedInput, r->in->n + 1);
+    int n = 0;
+    if (!fed) return mpri_err_nomem(r->err, 0);
+    for (int i = 0; i < r->in->n; i++)
+        if (r->in->v[i].t.dtype != MPR_DTYPE_NONE)
+            fed[n++] = fed_input(r->in->v[i].name, &r->in->v[i].t);
+    return mpri_control_decide(r->model, &r->device->kernels, fed, n, &r->own, r->err);
+}
+
 static mpr_status run_all(Run *r, mpr_tensors *outputs, mpr_tensors *grads)
 {
     TRY(check_options(r));
     TRY(mpri_context_device(r->ctx, &r->device, r->err));
     TRY(mpri_store_init(&r->store, r->device, r->err));
     r->store_ready = true;
+    r->m = r->model->m;
+    if (r->m->n_open) {
+        TRY(decide_control(r));
+        if (r->own) r->m = r->own;
+    }
     TRY(prepare(r));
     TRY(make_plan(r));
     TRY(execute(r));
@@ -433,13 +453,15 @@ mpr_status mpri_run_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_t
     if (status == MPR_OK) status = mpri_tensors_create(r.ctx, &grad, err);
     if (status == MPR_OK) status = run_all(&r, out, grad);
     mpri_plan_destroy(r.plan);
+    mpri_import_destroy(r.own, &r.ctx->alloc);
     if (r.store_ready) mpri_store_destroy(&r.store);
     mpri_device_destroy(r.device);
     mpri_arena_destroy(&r.arena);
     if (status != MPR_OK) {
         mpri_tensors_destroy(out);
         mpri_tensors_destroy(grad);
-        return mpri_err_where(err, "%s", mpri_err_name(model->m->path));
+        const char *path = mpri_err_name(model->m->path);
+        return strstr(err->where, path) ? status : mpri_err_where(err, "%s", path);
     }
     *outputs = out;
     if (grads) *grads = grad;

@@ -71,8 +71,8 @@ static void target_is_the_model(void **state)
     const char *model = in_folder(f->folder, "m.onnx"), *link = in_folder(f->folder, "l.onnx");
     copy(test_data("convert/tail.onnx"), model);
     assert_int_equal(symlink("m.onnx", link), 0);
-    fails(f, model, model, &o, MPR_E_USAGE, "the model itself", "another file");
-    fails(f, model, link, &o, MPR_E_USAGE, "the model itself", "another file");
+    fails(f, model, model, &o, MPR_E_USAGE, "the same file as the input model", "another file");
+    fails(f, model, link, &o, MPR_E_USAGE, "the same file as the input model", "another file");
     assert_same_file(test_data("convert/tail.onnx"), model);
     assert_int_equal(files_in(f->folder), 2);
 }

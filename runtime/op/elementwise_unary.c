@@ -2,7 +2,7 @@
  *
  * Activations whose derivative is a function of the output (Relu, Tanh, Sigmoid) keep the output
  * for the backward pass, Gelu keeps its input. Kinks as PyTorch: relu'(0) = 0, abs'(0) = 0, Clip
- * passes at its bounds. */
+ * shares with a bound that it meets. */
 #include "runtime/op/elementwise.h"
 
 #include <math.h>
@@ -157,29 +157,50 @@ static mpr_status grad_gelu(GradCtx *c)
     return mpri_op_grad_done(c);
 }
 
-/* Inside the bounds (inclusive) dy goes to x; outside, to the bound that was taken. */
+/* x against both bounds by two comparisons: `below` the upper one, `above` the lower one. */
+static Value *clip_between(GradCtx *c, OpId above, OpId below)
+{
+    Value *x = grad_in(c, 0), *low = grad_in(c, 1), *high = grad_in(c, 2);
+    Value *over = low ? mpri_op_grad_binary(c, above, x, low) : NULL;
+    Value *under = high ? mpri_op_grad_binary(c, below, x, high) : NULL;
+    return over && under ? mpri_op_grad_binary(c, OP_And, over, under) : over ? over : under;
+}
+
+/* What x gets on a bound. Crossed or equal bounds leave no range to share. */
+static Value *clip_shared(GradCtx *c, Value *otherwise)
+{
+    Value *low = grad_in(c, 1), *high = grad_in(c, 2);
+    Value *half = mpri_op_grad_scale(c, c->dy[0], 0.5);
+    if (!low || !high) return half;
+    return grad_select(c, mpri_op_grad_binary(c, OP_Less, low, high), half, otherwise);
+}
+
+/* Between the bounds dy goes to x, outside to the bound that was taken; on a bound both get half of
+ * it, as in the Max and Min that Clip is made of (torch.clamp with tensors). */
 static mpr_status grad_clip(GradCtx *c)
 {
     Value *x = grad_in(c, 0), *low = grad_in(c, 1), *high = grad_in(c, 2), *dy = c->dy[0];
     Value *zero = mpri_op_grad_zero(c, dy);
-    if (grad_needs(c, 0)) {
-        Value *dx = dy;
-        if (high) dx = grad_select(c, mpri_op_grad_binary(c, OP_LessOrEqual, x, high), dx, zero);
-        if (low) dx = grad_select(c, mpri_op_grad_binary(c, OP_GreaterOrEqual, x, low), dx, zero);
-        c->dx[0] = dx;
+    if (grad_needs(c, 0) && !low && !high) c->dx[0] = dy;
+    else if (grad_needs(c, 0)) {
+        Value *edge = grad_select(c, clip_between(c, OP_GreaterOrEqual, OP_LessOrEqual),
+                                  clip_shared(c, dy), zero);
+        c->dx[0] = grad_select(c, clip_between(c, OP_Greater, OP_Less), dy, edge);
     }
     if (grad_needs(c, 2)) {
-        Value *taken = high;
-        taken = mpri_op_grad_binary(c, OP_Greater, low ? mpri_op_grad_binary(c, OP_Max, x, low) : x,
-                                    taken);
-        c->dx[2] = grad_select(c, taken, dy, zero);
+        Value *raised = low ? mpri_op_grad_binary(c, OP_Max, x, low) : x;
+        Value *edge = grad_select(c, mpri_op_grad_binary(c, OP_Equal, x, high),
+                                  clip_shared(c, zero), zero);
+        c->dx[2] = grad_select(c, mpri_op_grad_binary(c, OP_Greater, raised, high), dy, edge);
     }
     if (grad_needs(c, 1)) {
         Value *taken = mpri_op_grad_binary(c, OP_Less, x, low);
         if (high)
             taken = mpri_op_grad_binary(c, OP_And, taken,
                                         mpri_op_grad_binary(c, OP_LessOrEqual, low, high));
-        c->dx[1] = grad_select(c, taken, dy, zero);
+        Value *edge = grad_select(c, mpri_op_grad_binary(c, OP_Equal, x, low),
+                                  clip_shared(c, zero), zero);
+        c->dx[1] = grad_select(c, taken, dy, edge);
     }
     return mpri_op_grad_done(c);
 }

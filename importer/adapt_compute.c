@@ -168,7 +168,24 @@ static mpr_status adapt_attention(Draft *d, Err *err)
     return MPR_OK;
 }
 
+/* A list of names becomes one text. */
+static mpr_status adapt_recurrent(Draft *d, Err *err)
+{
+    RecurrentParams *p = d->params;
+    const AttributeProto *a = mpri_adapt_take(d, "activations");
+    mpri_adapt_take(d, "output_sequence"); /* opset 1; the output says it */
+    const char *text = "";
+    for (size_t i = 0; a && text && i < a->n_strings; i++)
+        text = mpri_arena_printf(&d->im->scratch, "%s%s%.*s", text, i ? " " : "",
+                                 (int)a->strings[i].len, (const char *)a->strings[i].data);
+    p->activations = text ? mpri_intern(d->im->names, text) : NULL;
+    return p->activations ? MPR_OK : mpri_err_nomem(err, 64);
+}
+
 const AdaptRow mpri_adapt_compute[] = {
+    {"RNN", 1, INT32_MAX, adapt_recurrent},
+    {"GRU", 1, INT32_MAX, adapt_recurrent},
+    {"LSTM", 1, INT32_MAX, adapt_recurrent},
     {"Attention", 1, INT32_MAX, adapt_attention},
     {"ReduceSum", 1, 12, adapt_reduce_axes},
     {"ReduceMean", 1, 17, adapt_reduce_axes},

@@ -12,7 +12,7 @@
 extern const KernelTable mpri_ref_elementwise, mpri_ref_cast, mpri_ref_matmul, mpri_ref_reduce,
     mpri_ref_softmax, mpri_ref_norm;
 extern const KernelTable mpri_ref_loss, mpri_ref_layout, mpri_ref_index, mpri_ref_conv,
-    mpri_ref_dropout, mpri_ref_update, mpri_ref_attention, mpri_ref_rotary;
+    mpri_ref_dropout, mpri_ref_update, mpri_ref_attention, mpri_ref_rotary, mpri_ref_recurrent;
 extern const KernelTable mpri_ref_tile_pad, mpri_ref_scatter, mpri_ref_select, mpri_ref_onehot;
 extern const KernelTable mpri_ref_activation, mpri_ref_math, mpri_ref_bitwise;
 extern const KernelTable mpri_ref_reduce_norms, mpri_ref_reduce_arg, mpri_ref_cumulative,

@@ -427,6 +427,17 @@ typedef struct RotaryParams {
     int64_t dim; /* leading part of a head that turns; 0: all of it */
 } RotaryParams;
 
+/* RNN, GRU, LSTM: see runtime/op/recurrent.c. RecurrentGrad has the attributes of its forward node;
+ * cell: gates per step (1 RNN, 3 GRU, 4 LSTM). */
+typedef struct RecurrentParams {
+    int64_t hidden_size, layout, linear_before_reset, input_forget;
+    const char *direction;   /* forward, reverse, bidirectional */
+    const char *activations; /* one after the other, with spaces between; "": the default */
+    Floats alpha, beta;      /* of the activations that have one, in order */
+    float clip;              /* 0: none */
+    int64_t cell;            /* internal */
+} RecurrentParams;
+
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */
 typedef struct AdamParams {
     int64_t decoupled;           /* 1: AdamW; 0: L2 term added to the gradient */

@@ -101,6 +101,7 @@ mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOption
 mpr_status mpri_pass_bind(PassCtx *, Graph *, bool *, Err *);      /* dims become numbers; inference again */
 mpr_status mpri_pass_fold(PassCtx *, Graph *, bool *, Err *);      /* constants computed, shape code gone */
 mpr_status mpri_pass_slide(PassCtx *, Graph *, bool *, Err *);     /* narrowing casts before layout operators */
+mpr_status mpri_pass_attention(PassCtx *, Graph *, bool *, Err *); /* MatMul, Softmax, MatMul as one Attention */
 mpr_status mpri_pass_running(PassCtx *, Graph *, bool *, Err *);   /* updates of running statistics */
 mpr_status mpri_pass_autodiff(PassCtx *, Graph *, bool *, Err *);
 mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Gemm, Linear -> FusedMatMul; transposes into it */

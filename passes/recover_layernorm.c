@@ -1,8 +1,11 @@
-/* LayerNormalization written as mean, difference, square, mean, epsilon, root, quotient, scale,
+/* LayerNormalization and RMSNormalization. The first is written as mean, difference, square, mean, epsilon, root, quotient, scale,
  * bias (torch's exporter below opset 17, tf2onnx, Megatron). Scale and bias may be absent, float
  * casts may stand anywhere in between, and the difference may be computed twice.
  *
  *   u = ReduceMean(x); d = Sub(x, u); v = ReduceMean(d^2); y = Div(d, Sqrt(v + eps)) * scale + bias
+ *
+ * RMSNormalization is the same without the mean and the bias, x in the place of d; JAX writes
+ * ReduceSum / N for the mean.
  *
  * The anchor is Sqrt: no other operator of the pattern is as rare. */
 #include "passes/recover.h"
@@ -17,11 +20,34 @@ typedef struct Norm {
     Value *scale, *bias;
 } Norm;
 
-/* Input of a ReduceMean over the last n axes with dims kept; NULL when it is none. */
+/* The sum that is divided by its number of elements; NULL when v is none. */
+static Node *sum_of(Norm *f, Node *n)
+{
+    double c;
+    if (!mpri_is(n, OP_Mul) && !mpri_is(n, OP_Div)) return NULL;
+    Value *v = mpri_match_scalar_operand(n, &c);
+    Node *sum = v ? mpri_def(mpri_match_through(&f->m, v)) : NULL;
+    if (!mpri_is(sum, OP_ReduceSum) || (mpri_is(n, OP_Div) && v != n->in[0]) || c == 0) return NULL;
+    int64_t axes = sum->n_in > 1 && sum->in[1] ? mpri_shape_elements(&sum->in[1]->shape) : 0;
+    const Shape *x = &sum->in[0]->shape;
+    double count = 1;
+    if (axes < 1 || axes > x->rank) return NULL;
+    for (int i = x->rank - (int)axes; i < x->rank; i++) {
+        if (x->d[i] < 0 || !mpri_dim_const(x->d[i])) return NULL;
+        count *= (double)x->d[i];
+    }
+    if (!mpri_match_near(mpri_is(n, OP_Div) ? c : 1 / c, count)) return NULL;
+    mpri_match_add(&f->m, n);
+    return sum;
+}
+
+/* Input of a mean over the last n axes with dims kept; NULL when it is none. */
 static Value *mean_of(Norm *f, Value *v, int *n_axes)
 {
-    Node *n = mpri_def(mpri_match_through(&f->m, v));
-    if (!mpri_is(n, OP_ReduceMean) || n->n_in < 2 || !n->in[1]) return NULL;
+    Node *n = mpri_def(mpri_match_through(&f->m, v)), *sum = sum_of(f, n);
+    if (sum) n = sum;
+    else if (!mpri_is(n, OP_ReduceMean)) return NULL;
+    if (n->n_in < 2 || !n->in[1]) return NULL;
     const ReduceParams *p = n->params;
     const Value *axes = n->in[1];
     int rank = n->in[0]->shape.rank;
@@ -78,6 +104,63 @@ static bool square(Norm *f, Value *v)
     return difference(f, n->in[0]);
 }
 
+/* The node that divides by the root: by Div, by Mul with a Reciprocal or with Div(1, root). *side:
+ * which of its operands is divided. */
+static Node *division(Norm *f, Node *sqrt_node, int *side)
+{
+    Value *denominator = sqrt_node->out[0];
+    Node *n = mpri_match_user_through(&f->m, denominator);
+    double one;
+    bool inverse = mpri_is(n, OP_Reciprocal) ||
+                   (mpri_is(n, OP_Div) && mpri_prepare_scalar(n->in[0], &one) && one == 1);
+    if (inverse) {
+        mpri_match_add(&f->m, n);
+        denominator = n->out[0];
+        n = mpri_match_user_through(&f->m, denominator);
+        if (!mpri_is(n, OP_Mul)) return NULL;
+    } else if (!mpri_is(n, OP_Div)) {
+        return NULL;
+    }
+    denominator = mpri_match_through(NULL, denominator);
+    *side = mpri_is(n, OP_Mul) && mpri_match_through(NULL, n->in[0]) == denominator;
+    return mpri_match_through(NULL, n->in[1 - *side]) == denominator ? n : NULL;
+}
+
+/* v is the x of the pattern: casts on either side belong to it. */
+static bool same_x(Norm *f, Value *v)
+{
+    if (v == f->x) return true;
+    if (mpri_match_through(&f->m, v) != f->root) return false;
+    mpri_match_through(&f->m, f->x);
+    f->x = f->root;
+    return true;
+}
+
+/* x / Sqrt(mean(x^2) + eps). */
+static bool rms_core(Norm *f, Node *sqrt_node)
+{
+    Node *add = mpri_def(mpri_match_through(&f->m, sqrt_node->in[0]));
+    if (!mpri_is(add, OP_Add)) return false;
+    Value *var = mpri_match_scalar_operand(add, &f->epsilon);
+    Value *sq = var ? mean_of(f, var, &f->n_axes) : NULL;
+    Node *n = sq ? mpri_def(mpri_match_through(&f->m, sq)) : NULL;
+    double two;
+    int side;
+    bool squared = mpri_is(n, OP_Pow) ? mpri_prepare_scalar(n->in[1], &two) && two == 2
+                                      : mpri_is(n, OP_Mul) && n->in[0] == n->in[1];
+    if (!squared) return false;
+    f->x = n->in[0];
+    f->root = mpri_match_through(NULL, f->x);
+    mpri_match_add(&f->m, n);
+    mpri_match_add(&f->m, add);
+    mpri_match_add(&f->m, sqrt_node);
+    n = division(f, sqrt_node, &side);
+    if (!n || !same_x(f, n->in[side])) return false;
+    mpri_match_add(&f->m, n);
+    f->final = n;
+    return true;
+}
+
 /* Sqrt(mean(square) + eps) and what it divides. */
 static bool core(Norm *f, Node *sqrt_node)
 {
@@ -89,20 +172,9 @@ static bool core(Norm *f, Node *sqrt_node)
     if (!sq || !square(f, sq) || n_axes != f->n_axes) return false;
     mpri_match_add(&f->m, add);
     mpri_match_add(&f->m, sqrt_node);
-    Value *denominator = sqrt_node->out[0];
-    Node *n = mpri_match_user_through(&f->m, denominator);
-    if (mpri_is(n, OP_Reciprocal)) {
-        mpri_match_add(&f->m, n);
-        denominator = n->out[0];
-        n = mpri_match_user_through(&f->m, denominator);
-        if (!mpri_is(n, OP_Mul)) return false;
-    } else if (!mpri_is(n, OP_Div)) {
-        return false;
-    }
-    denominator = mpri_match_through(NULL, denominator);
-    int side = mpri_is(n, OP_Mul) && mpri_match_through(NULL, n->in[0]) == denominator;
-    if (mpri_match_through(NULL, n->in[1 - side]) != denominator || !difference(f, n->in[side]))
-        return false;
+    int side;
+    Node *n = division(f, sqrt_node, &side);
+    if (!n || !difference(f, n->in[side])) return false;
     mpri_match_add(&f->m, n);
     f->final = n;
     return true;
@@ -173,14 +245,22 @@ static bool can_make_scale(const Norm *f)
 mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Err *err)
 {
     Norm f = {0};
-    if (!mpri_is(n, OP_Sqrt) || !core(&f, n) || !mpri_prepare_eligible(f.x)) return MPR_OK;
+    if (!mpri_is(n, OP_Sqrt)) return MPR_OK;
+    const OpDef *op = &mpri_op_LayerNormalization;
+    bool rms = !core(&f, n);
+    if (rms) {
+        f = (Norm){0};
+        op = g->ops->find("", "RMSNormalization");
+        if (!op || !rms_core(&f, n)) return MPR_OK;
+    }
+    if (!mpri_prepare_eligible(f.x)) return MPR_OK;
     f.scale = follow(&f, OP_Mul);
     if (!f.scale && !can_make_scale(&f)) return MPR_OK;
-    f.bias = follow(&f, OP_Add);
+    f.bias = rms ? NULL : follow(&f, OP_Add);
     if (!mpri_match_closed(&f.m, f.final)) return MPR_OK;
     if (f.epsilon == 0)
         mpri_log(ctx->log, MPR_LOG_WARNING,
-                 "layer normalization at node '%s' has epsilon 0 (lost to 16 bits in the file): "
+                 "normalization at node '%s' has epsilon 0 (lost to 16 bits in the file): "
                  "constant rows give NaN",
                  mpri_err_name(f.final->name));
     if (!f.scale) TRY(ones(g, &f, &f.scale, err));
@@ -197,7 +277,6 @@ mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Er
     Value *in[3] = {f.x, affine_input(&b, &f, f.scale), affine_input(&b, &f, f.bias)}, *y;
     TRY(b.failed);
     *hit = true;
-    TRY(mpri_match_build(g, f.final, &mpri_op_LayerNormalization, f.final->name, &p, f.bias ? 3 : 2,
-                         in, &y, err));
+    TRY(mpri_match_build(g, f.final, op, f.final->name, &p, f.bias ? 3 : 2, in, &y, err));
     return mpri_match_replace(g, &f.m, f.final, y, err);
 }

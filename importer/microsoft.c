@@ -238,9 +238,7 @@ static mpr_status rms_norm(Fused *f, Value *x, Value *scale, int64_t axis, float
                            int inverse, Value **out)
 {
     LayerNormParams p = {.axis = axis, .epsilon = epsilon, .stash_type = MPR_FLOAT32};
-    const OpDef *op = f->d->g->ops->find("", "RMSNormalization");
-    if (op) out[0] = mpri_fused_op(f, op->id, &p, x, scale);
-    else f->d->opaque_why = "RMSNormalization is not there";
+    out[0] = mpri_fused_op(f, OP_RMSNormalization, &p, x, scale);
     if (inverse >= 0 && fused_wants(f, inverse))
         f->d->opaque_why = "the inverse deviation as an output";
     return f->b.failed;

@@ -246,12 +246,10 @@ mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Er
 {
     Norm f = {0};
     if (!mpri_is(n, OP_Sqrt)) return MPR_OK;
-    const OpDef *op = &mpri_op_LayerNormalization;
     bool rms = !core(&f, n);
     if (rms) {
         f = (Norm){0};
-        op = g->ops->find("", "RMSNormalization");
-        if (!op || !rms_core(&f, n)) return MPR_OK;
+        if (!rms_core(&f, n)) return MPR_OK;
     }
     if (!mpri_prepare_eligible(f.x)) return MPR_OK;
     f.scale = follow(&f, OP_Mul);
@@ -277,6 +275,7 @@ mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Er
     Value *in[3] = {f.x, affine_input(&b, &f, f.scale), affine_input(&b, &f, f.bias)}, *y;
     TRY(b.failed);
     *hit = true;
+    const OpDef *op = rms ? &mpri_op_RMSNormalization : &mpri_op_LayerNormalization;
     TRY(mpri_match_build(g, f.final, op, f.final->name, &p, f.bias ? 3 : 2, in, &y, err));
     return mpri_match_replace(g, &f.m, f.final, y, err);
 }

@@ -174,10 +174,38 @@ static const Case norm_cases[] = {
      "ReduceMean Sub Pow ReduceMean Add Sqrt Div Add", 0},
 };
 
+#define SQUARES "q = Pow(x, two)\nv = ReduceMean(q, last)\nve = Add(v, eps)\nr = Sqrt(ve)\n"
+
+static const Case rms_cases[] = {
+    {"torch", NORM_HEAD SQUARES "i = Reciprocal(r)\nn = Mul(x, i)\ny = Mul(s, n)\n" TAIL,
+     "RMSNormalization", 1e-5},
+    {"one over the root",
+     NORM_HEAD "const one: f32[] = 1\n" SQUARES "i = Div(one, r)\nn = Mul(x, i)\ny = Mul(s, n)\n" TAIL,
+     "RMSNormalization", 1e-5},
+    {"quotient, no scale", NORM_HEAD SQUARES "y = Div(x, r)\n" TAIL, "RMSNormalization", 1e-5},
+    {"a sum times 1 / N",
+     NORM_HEAD "const part: f32[] = 0.125\nq = Mul(x, x)\nt = ReduceSum(q, last)\n"
+               "v = Mul(t, part)\nve = Add(v, eps)\nr = Sqrt(ve)\ni = Reciprocal(r)\n"
+               "n = Mul(x, i)\ny = Mul(n, s)\n" TAIL,
+     "RMSNormalization", 1e-5},
+    {"a sum times another number",
+     NORM_HEAD "const part: f32[] = 0.25\nq = Mul(x, x)\nt = ReduceSum(q, last)\n"
+               "v = Mul(t, part)\nve = Add(v, eps)\nr = Sqrt(ve)\ny = Div(x, r)\n" TAIL,
+     "Mul ReduceSum Mul Add Sqrt Div", 0},
+    {"another x is divided", NORM_HEAD SQUARES "z = Exp(x)\ny = Div(z, r)\n" TAIL,
+     "Pow ReduceMean Add Sqrt Exp Div", 0},
+    {"16-bit x widened, 16-bit result",
+     NORM_HEAD "xw = Cast(xl) {to=f32}\nq = Pow(xw, two)\nv = ReduceMean(q, last)\n"
+               "ve = Add(v, eps)\nr = Sqrt(ve)\ni = Reciprocal(r)\nn = Mul(xw, i)\n"
+               "nl = Cast(n) {to=f16}\nsl = Cast(s) {to=f16}\ny = Mul(sl, nl)\n" TAIL,
+     "Cast Cast Cast RMSNormalization Cast", 4e-3},
+};
+
 static void test_layernorm(void **state)
 {
     (void)state;
     RUN(norm_cases);
+    RUN(rms_cases);
 }
 
 static void collect(void *user, mpr_log_level level, const char *message)

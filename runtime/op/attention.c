@@ -213,6 +213,18 @@ static void add_present(GradCtx *c, Value *d, int fresh, int past)
     }
 }
 
+/* The log-sum-exp of the forward node. Asking for it adds the outputs in front of it as well; those
+ * that nobody wanted are dropped again, since their mere presence costs the fast kernel. */
+static mpr_status ask_lse(GradCtx *c, Value **lse)
+{
+    bool there[OUT_LSE];
+    for (int k = 0; k < OUT_LSE; k++) there[k] = k < c->n->n_out && c->n->out[k];
+    TRY(mpri_op_grad_output(c, OUT_LSE, lse));
+    for (int k = 0; k < OUT_LSE; k++)
+        if (!there[k]) mpri_node_drop_output(c->b->g, c->n, k);
+    return MPR_OK;
+}
+
 static mpr_status grad_attention(GradCtx *c)
 {
     Value *in[N_IN] = {NULL}, *out[6];
@@ -223,7 +235,7 @@ static mpr_status grad_attention(GradCtx *c)
     for (int k = Q; k <= LENGTHS; k++) in[k] = grad_in(c, k);
     if (in[DY] || in[DSCORES]) {
         in[Y] = c->n->out[OUT_Y];
-        TRY(mpri_op_grad_output(c, OUT_LSE, &in[LSE]));
+        TRY(ask_lse(c, &in[LSE]));
         mpri_build(c->b, OP_AttentionGrad, c->n->params, N_IN, in, past ? 6 : mask ? 4 : 3, out);
         TRY(c->b->failed);
         for (int k = Q; k < (past ? 6 : mask ? 4 : 3); k++)

@@ -79,6 +79,7 @@ static void check(const char *text, double tolerance, float scale, int n_in, int
     assert_true(fabsf(p->scale - scale) < 1e-6f);
     assert_int_equal(n->n_in, n_in);
     assert_int_equal(p->is_causal, causal);
+    for (int k = 1; k < 4; k++) assert_true(k >= n->n_out || !n->out[k]);
     for (int i = 0; i < a.g->n_outputs; i++)
         same(&va.at[a.g->outputs[i].value->id], &vb.at[b.g->outputs[i].value->id],
              a.g->outputs[i].name, tolerance);

@@ -1,5 +1,5 @@
-/* com.microsoft without its attention: activations, products, normalisations, embeddings. Reference:
- * the operator texts of onnxruntime's docs/ContribOperators.md.
+/* com.microsoft without its attention: activations, products, normalisations, embeddings.
+ * Reference: the operator texts of onnxruntime's docs/ContribOperators.md.
  *
  * Each decomposition takes the attributes and inputs it knows. A node with any other stays opaque
  * with the reason, so nothing is computed that the file did not ask for. */
@@ -24,8 +24,9 @@ mpr_status mpri_fused_end(Fused *f, int max_in)
     const NodeProto *p = f->d->node->p;
     for (size_t i = 0; i < p->n_attribute; i++)
         if (!f->d->taken[i])
-            f->d->opaque_why = mpri_arena_printf(&f->d->im->m->arena, "its attribute %s is not known",
-                                                 mpri_err_name(p->attribute[i]->name));
+            f->d->opaque_why =
+                mpri_arena_printf(&f->d->im->m->arena, "its attribute %s is not known",
+                                  mpri_err_name(p->attribute[i]->name));
     if (f->d->n_in > max_in) f->d->opaque_why = "an input that is not known";
     return f->b.failed;
 }
@@ -275,8 +276,8 @@ static Value *rows_of(Fused *f, Value *table, Value *ids)
     return table && ids ? mpri_fused_op(f, OP_Gather, &(AxisParams){.axis = 0}, table, ids) : NULL;
 }
 
-/* Inputs ids, segments, words, places, kinds, gamma, beta, mask, positions. Output 1 counts the ones
- * of the mask, output 2 is the sum before the normalisation. */
+/* Inputs ids, segments, words, places, kinds, gamma, beta, mask, positions. Output 1 counts the
+ * ones of the mask, output 2 is the sum before the normalisation. */
 static mpr_status emit_embed(Draft *d, Value **out, Err *err)
 {
     Fused f;
@@ -284,7 +285,8 @@ static mpr_status emit_embed(Draft *d, Value **out, Err *err)
     float epsilon = mpri_fused_float(&f, "epsilon", 1e-12f);
     Value *ids = fused_in(&f, 0), *segments = fused_in(&f, 1), *mask = fused_in(&f, 7);
     Value *positions = fused_in(&f, 8);
-    if (mpri_fused_int(&f, "mask_index_type", 1) != 1) d->opaque_why = "a mask index of another type";
+    if (mpri_fused_int(&f, "mask_index_type", 1) != 1)
+        d->opaque_why = "a mask index of another type";
     if (!ids) return mpri_fused_end(&f, 9);
     if (!positions) positions = mpri_fused_range(&f, mpri_fused_dim(&f, ids, 1));
     Value *sum = mpri_fused_add(&f, rows_of(&f, fused_in(&f, 2), ids),

@@ -48,8 +48,8 @@ static Value *between(Fused *f, const Heads *a, Value *ends, Value *starts)
                          mpri_fused_op(f, OP_GreaterOrEqual, NULL, keys, starts));
 }
 
-/* Which keys count, broadcastable to [batch, heads, queries, keys]; NULL with a reason when the form
- * of the mask is not known. */
+/* Which keys count, broadcastable to [batch, heads, queries, keys]; NULL with a reason when the
+ * form of the mask is not known. */
 static Value *seen_keys(Fused *f, const Heads *a, Value *mask)
 {
     static const int64_t two[] = {1, 2}, one[] = {1};
@@ -318,7 +318,8 @@ mpr_status mpri_fused_rotary(Draft *d, Value **out, Err *err)
     if (rank == 3 && p.num_heads == 0 && p.dim == 0 && last_dim(cosine) > 0 &&
         mpri_dim_const(last_dim(x)) && mpri_dim_const(last_dim(cosine)))
         p.num_heads = last_dim(x) / (2 * last_dim(cosine));
-    if (!at || (at->shape.rank != 1 && at->shape.rank != 2)) d->opaque_why = "positions of this rank";
+    if (!at || (at->shape.rank != 1 && at->shape.rank != 2))
+        d->opaque_why = "positions of this rank";
     if (d->opaque_why) return f.b.failed;
     if (at->shape.rank == 1)
         at = positions_from(&f, mpri_fused_dim(&f, x, rank == 4 ? 2 : 1),

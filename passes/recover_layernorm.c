@@ -1,6 +1,7 @@
-/* LayerNormalization and RMSNormalization. The first is written as mean, difference, square, mean, epsilon, root, quotient, scale,
- * bias (torch's exporter below opset 17, tf2onnx, Megatron). Scale and bias may be absent, float
- * casts may stand anywhere in between, and the difference may be computed twice.
+/* LayerNormalization and RMSNormalization. The first is written as mean, difference, square, mean,
+ * epsilon, root, quotient, scale, bias (torch's exporter below opset 17, tf2onnx, Megatron). Scale
+ * and bias may be absent, float casts may stand anywhere in between, and the difference may be
+ * computed twice.
  *
  *   u = ReduceMean(x); d = Sub(x, u); v = ReduceMean(d^2); y = Div(d, Sqrt(v + eps)) * scale + bias
  *

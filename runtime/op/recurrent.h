@@ -1,5 +1,5 @@
-/* The cells of RNN, GRU and LSTM as numbers: activations, sizes, where each sequence lies. Shared by
- * the shape rules and the kernels. */
+/* The cells of RNN, GRU and LSTM as numbers: activations, sizes, where each sequence lies. Shared
+ * by the shape rules and the kernels. */
 #ifndef MPRI_OP_RECURRENT_H
 #define MPRI_OP_RECURRENT_H
 

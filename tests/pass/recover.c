@@ -180,7 +180,8 @@ static const Case rms_cases[] = {
     {"torch", NORM_HEAD SQUARES "i = Reciprocal(r)\nn = Mul(x, i)\ny = Mul(s, n)\n" TAIL,
      "RMSNormalization", 1e-5},
     {"one over the root",
-     NORM_HEAD "const one: f32[] = 1\n" SQUARES "i = Div(one, r)\nn = Mul(x, i)\ny = Mul(s, n)\n" TAIL,
+     NORM_HEAD "const one: f32[] = 1\n" SQUARES
+               "i = Div(one, r)\nn = Mul(x, i)\ny = Mul(s, n)\n" TAIL,
      "RMSNormalization", 1e-5},
     {"quotient, no scale", NORM_HEAD SQUARES "y = Div(x, r)\n" TAIL, "RMSNormalization", 1e-5},
     {"a sum times 1 / N",

@@ -22,11 +22,12 @@ void mpri_fused_begin(Fused *f, Draft *d, Err *err)
 mpr_status mpri_fused_end(Fused *f, int max_in)
 {
     const NodeProto *p = f->d->node->p;
-    for (size_t i = 0; i < p->n_attribute; i++)
-        if (!f->d->taken[i])
-            f->d->opaque_why =
-                mpri_arena_printf(&f->d->im->m->arena, "its attribute %s is not known",
-                                  mpri_err_name(p->attribute[i]->name));
+    for (size_t i = 0; i < p->n_attribute; i++) {
+        if (f->d->taken[i]) continue;
+        const char *why = mpri_arena_printf(&f->d->im->m->arena, "its attribute %s is not known",
+                                            mpri_err_name(p->attribute[i]->name));
+        f->d->opaque_why = why ? why : "an attribute that is not known";
+    }
     if (f->d->n_in > max_in) f->d->opaque_why = "an input that is not known";
     return f->b.failed;
 }

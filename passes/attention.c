@@ -1,16 +1,19 @@
-/* Scaled dot-product attention written out becomes one Attention, so that the matrix of scores and
- * its gradient are never stored:
+/* Scaled dot-product attention written out in f32 becomes one Attention, so that the matrix of
+ * scores and its gradient are never stored:
  *
  *   S = MatMul(q, k^T) with scalar factors on either side or behind; S + mask, or a Where with a
  *   hidden value; P = Softmax(S); y = MatMul(P, v).
  *
- * It runs on bound shapes, after every precision is decided: q, k, v and y keep the types that
- * autocast gave them, and what lies between is f32 inside the kernel instead of a rounded copy. A
- * mask that is known to be causal becomes the flag; keys and values repeated for the heads of a
- * group are read as they were before. The backward pass, built later, follows from the operator.
+ * It runs on bound shapes, after every precision is decided. A mask that is known to be causal
+ * becomes the flag; keys and values repeated for the heads of a group are read as they were before.
+ * The backward pass, built later, follows from the operator.
  *
- * Left alone: anything read from outside, dropout on the probabilities, a mask that is trained (the
- * gradient of a mask is as large as the scores), f64. */
+ * Trap: in 16 bits the written form rounds scores and probabilities to the type, as PyTorch does
+ * where a model writes its attention out, and losses are compared with PyTorch's. One operator that
+ * rounds once is not the same computation there, so 16-bit products stay as they are.
+ *
+ * Left alone besides: anything read from outside, dropout on the probabilities, a mask that is
+ * trained (the gradient of a mask is as large as the scores), f64. */
 #include <math.h>
 #include <string.h>
 #include "passes/rewrite.h"
@@ -35,29 +38,12 @@ static void add(Found *f, Node *n)
 
 static bool one_reader(const Value *v) { return v->n_uses == 1 && v->n_outputs == 0; }
 
-static bool float_cast(const Node *n)
-{
-    return mpri_is(n, OP_Cast) && mpri_dtype_is_float(n->in[0]->dtype) &&
-           n->in[0]->dtype != MPR_FLOAT64 && mpri_dtype_is_float(n->out[0]->dtype);
-}
-
-/* Walks up from v over float casts, noting them. */
-static Value *through_casts(Found *f, Value *v)
-{
-    for (Node *n = mpri_def(v); float_cast(n) && one_reader(v); n = mpri_def(v)) {
-        add(f, n);
-        v = n->in[0];
-    }
-    return v;
-}
-
-/* The same over scalar factors, which are multiplied into the scale. */
+/* Walks up from v over scalar factors, which are multiplied into the scale. */
 static Value *through_factors(Found *f, Value *v)
 {
     Value *x;
     double c;
     for (;;) {
-        v = through_casts(f, v);
         Node *n = mpri_def(v);
         if (!n || !one_reader(v) || !mpri_rewrite_scaling(n, &x, &c)) return v;
         add(f, n);
@@ -189,11 +175,10 @@ static Value *before_mask(PassCtx *ctx, const Graph *g, Found *f, Value *v)
     if (!mpri_is(n, OP_Add)) return v;
     for (int k = 0; k < 2; k++) {
         Value *mask = n->in[1 - k], *x = n->in[k];
-        Value *scores = mpri_is(mpri_def(x), OP_Cast) ? mpri_def(x)->in[0] : x;
-        Node *from = mpri_def(scores);
+        Node *from = mpri_def(x);
         bool product = mpri_is(from, OP_MatMul) || mpri_is(from, OP_Mul) || mpri_is(from, OP_Div);
         if (!product || !mpri_shape_equal(&x->shape, &v->shape) || !broadcasts(mask, &v->shape) ||
-            mask->dtype == MPR_FLOAT64 || may_be_trained(ctx, g, mask))
+            mask->dtype != MPR_FLOAT32 || may_be_trained(ctx, g, mask))
             continue;
         f->mask = mask;
         add(f, n);
@@ -206,22 +191,20 @@ static Value *before_mask(PassCtx *ctx, const Graph *g, Found *f, Value *v)
 
 static bool fits(const Value *v)
 {
-    return v->shape.rank == 4 && (v->dtype == MPR_FLOAT32 || mpri_dtype_is_low(v->dtype));
+    return v->shape.rank == 4 && v->dtype == MPR_FLOAT32;
 }
 
 /* From the second product upwards. */
 static bool match(PassCtx *ctx, const Graph *g, Node *out, Found *f)
 {
     *f = (Found){.scale = 1, .v = out->in[1]};
-    Value *p = through_casts(f, out->in[0]);
+    Value *p = out->in[0];
     Node *soft = mpri_def(p);
     if (!mpri_is(soft, OP_Softmax) || !one_reader(p) || p->shape.rank != 4) return false;
     int64_t axis = ((const SoftmaxParams *)soft->params)->axis;
     if (axis != -1 && axis != 3) return false;
     add(f, soft);
-    Value *s = through_casts(f, soft->in[0]);
-    s = through_casts(f, before_mask(ctx, g, f, s));
-    s = through_factors(f, s);
+    Value *s = through_factors(f, before_mask(ctx, g, f, soft->in[0]));
     Node *product = mpri_def(s);
     if (!mpri_is(product, OP_MatMul) || !one_reader(s)) return false;
     add(f, product);
@@ -230,7 +213,7 @@ static bool match(PassCtx *ctx, const Graph *g, Node *out, Found *f)
     if (f->full || !fits(f->q) || !fits(f->k) || !fits(f->v)) return false;
     const Dim *q = f->q->shape.d, *k = f->k->shape.d, *v = f->v->shape.d;
     return q[0] == k[0] && q[1] == k[1] && q[0] == v[0] && q[1] == v[1] && v[2] == k[3] &&
-           f->k->dtype == f->q->dtype && out->out[0]->dtype == f->q->dtype;
+           out->out[0]->dtype == MPR_FLOAT32;
 }
 
 /* The mask as an input; NULL when the causal flag says it all. */

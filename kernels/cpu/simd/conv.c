@@ -3,7 +3,7 @@
  * For one image and group, with col = the patches and ck = input channels times taps,
  *   y[co, out] = w[co, ck] col[ck, out],   dcol = w^T dy,   dw = sum over images of dy col^T.
  * Patches keep the type of x (16-bit storage stays 16-bit) and are laid out along whichever
- * direction copies long runs: [ck, out] when the horizontal stride is 1, [out, ck] otherwise (a
+ * direction copies long runs: [ck, out] when the horizontal stride is 1 or 2, [out, ck] otherwise (a
  * patch embedding copies whole kernel rows); the product takes either. A 1x1 kernel needs no
  * gathering. Images go in chunks of bounded size. dcol is f32, so that dx, the sum over the patches
  * an input lies in, is rounded once. */
@@ -42,7 +42,7 @@ static bool is_direct(const ConvShape *s)
 
 static Work work_of(const ConvShape *s)
 {
-    Work w = {.s = *s, .direct = is_direct(s), .by_position = s->sw != 1};
+    Work w = {.s = *s, .direct = is_direct(s), .by_position = s->sw > 2};
     int64_t image = max64(1, s->group * s->ck * s->out);
     w.chunk = max64(1, min64(s->n, CHUNK_ELEMENTS / image));
     return w;
@@ -51,12 +51,20 @@ static Work work_of(const ConvShape *s)
 /* ---- gathering patches; U is an unsigned type of the element's size ---- */
 
 #define GATHER(U)                                                                              \
+    static void copy_##U(U *restrict to, const U *restrict from, int64_t stride, int64_t n)    \
+    {                                                                                          \
+        if (stride == 1) memcpy(to, from, (size_t)n * sizeof *to);                             \
+        else if (stride == 2)                                                                  \
+            for (int64_t i = 0; i < n; i++) to[i] = from[2 * i];                               \
+        else                                                                                   \
+            for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];                          \
+    }                                                                                          \
     /* One channel of one image into rows of [ck, out]. */                                     \
     static void rows_##U(const ConvShape *s, const U *x, U *col)                               \
     {                                                                                          \
         for (int64_t t = 0; t < s->taps; t++, col += s->out) {                                 \
             int64_t dy = t / s->kw * s->dh - s->ph, dx = t % s->kw * s->dw - s->pw, low, high; \
-            conv_range_(s->w, s->ow, 1, dx, &low, &high);                                      \
+            conv_range_(s->w, s->ow, s->sw, dx, &low, &high);                                  \
             for (int64_t oy = 0; oy < s->oh; oy++) {                                           \
                 int64_t iy = oy * s->sh + dy;                                                  \
                 U *to = col + oy * s->ow;                                                      \
@@ -65,7 +73,7 @@ static Work work_of(const ConvShape *s)
                     continue;                                                                  \
                 }                                                                              \
                 memset(to, 0, (size_t)low * sizeof *to);                                       \
-                memcpy(to + low, x + iy * s->w + low + dx, (size_t)(high - low) * sizeof *to); \
+                copy_##U(to + low, x + iy * s->w + low * s->sw + dx, s->sw, high - low);      \
                 memset(to + high, 0, (size_t)(s->ow - high) * sizeof *to);                     \
             }                                                                                  \
         }                                                                                      \
@@ -113,6 +121,13 @@ static void gather_tile(void *ctx, int64_t t)
     char *col = (char *)k->col + (size_t)(t * s->taps * s->out) * e; /* tile: image, channel */
     if (e == 4) rows_uint32_t(s, (const uint32_t *)x, (uint32_t *)col);
     else rows_uint16_t(s, (const uint16_t *)x, (uint16_t *)col);
+}
+
+/* Room for the patches of x of one chunk. */
+static size_t patch_bytes(const Work *k)
+{
+    if (k->direct) return 0;
+    return align64((size_t)(k->chunk * k->s.group * k->s.ck * k->s.out) * mpri_dtype_size(k->tx));
 }
 
 static Threads *threads_for(Threads *t, int64_t elements) { return elements < GRAIN ? NULL : t; }
@@ -201,37 +216,97 @@ static const void *at(const void *p, int64_t elements, DType t)
 
 /* ---- operators ---- */
 
-static mpr_status k_conv(const KernelCall *c)
+/* y = x convolved with w, of shape s. */
+static void convolve(const KernelCall *c, const ConvShape *s, const Tensor *x, const void *w,
+                     DType tw, const Tensor *bias, void *workspace)
 {
-    const Tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
-    if (y->n == 0) return MPR_OK;
-    ConvShape s = conv_shape(c->params, x, w, y);
-    Work k = work_of(&s);
+    const Tensor *y = &c->out[0];
+    Work k = work_of(s);
     k.x = x->data;
     k.tx = x->dtype;
     k.ty = y->dtype;
-    k.col = c->workspace;
-    size_t col = k.direct ? 0 : (size_t)(k.chunk * s.group * s.ck * s.out) * mpri_dtype_size(k.tx);
-    k.gemm_workspace = (char *)c->workspace + align64(col);
-    const Tensor *bias = c->n_in > 2 && mpri_tensor_here(&c->in[2]) ? &c->in[2] : NULL;
-    for (k.first = 0; k.first < s.n; k.first += k.chunk) {
-        k.count = min64(k.chunk, s.n - k.first);
+    k.col = workspace;
+    k.gemm_workspace = (char *)workspace + patch_bytes(&k);
+    for (k.first = 0; k.first < s->n; k.first += k.chunk) {
+        k.count = min64(k.chunk, s->n - k.first);
         const void *patches = gather(&k, c->threads);
         Gemm g = forward(&k, k.count);
-        g.ta = w->dtype;
-        for (int64_t i = 0; i < s.group; i++) {
-            g.a = at(w->data, i * s.co * s.ck, w->dtype);
-            g.b = at(patches, i * s.ck * s.out, k.tx);
+        g.ta = tw;
+        for (int64_t i = 0; i < s->group; i++) {
+            g.a = at(w, i * s->co * s->ck, tw);
+            g.b = at(patches, i * s->ck * s->out, k.tx);
             g.c = (char *)y->data +
-                  (size_t)((k.first * s.group + i) * s.co * s.out) * mpri_dtype_size(k.ty);
+                  (size_t)((k.first * s->group + i) * s->co * s->out) * mpri_dtype_size(k.ty);
             if (bias) {
-                g.bias = at(bias->data, i * s.co, bias->dtype);
+                g.bias = at(bias->data, i * s->co, bias->dtype);
                 g.tbias = bias->dtype;
             }
             MPRI_NAME(gemm).run(&g, k.gemm_workspace, c->threads);
         }
     }
+}
+
+static mpr_status k_conv(const KernelCall *c)
+{
+    const Tensor *x = &c->in[0], *w = &c->in[1];
+    if (c->out[0].n == 0) return MPR_OK;
+    ConvShape s = conv_shape(c->params, x, w, &c->out[0]);
+    const Tensor *bias = c->n_in > 2 && mpri_tensor_here(&c->in[2]) ? &c->in[2] : NULL;
+    convolve(c, &s, x, w->data, w->dtype, bias, c->workspace);
     return MPR_OK;
+}
+
+/* ---- the gradient of the input, or ConvTranspose ----
+ * With strides of 1 and channels enough for a product it is a convolution of dy with the weight turned
+ * round: what is gathered then keeps the type of dy, and nothing is summed outside the product. */
+
+static bool turns(const ConvShape *s) { return s->sh == 1 && s->sw == 1 && s->ci >= 16; }
+
+static ConvShape turned_shape(const ConvShape *s)
+{
+    ConvShape t = *s;
+    t.ci = s->co;
+    t.co = s->ci;
+    t.h = s->oh;
+    t.w = s->ow;
+    t.oh = s->h;
+    t.ow = s->w;
+    t.ph = (s->kh - 1) * s->dh - s->ph;
+    t.pw = (s->kw - 1) * s->dw - s->pw;
+    t.in = s->out;
+    t.out = s->in;
+    t.ck = s->co * s->taps;
+    return t;
+}
+
+/* [group][co][ci][taps] -> [group][ci][co][taps], taps in reverse. */
+static void turn_tile(void *ctx, int64_t tile)
+{
+    const Work *k = ctx;
+    const ConvShape *s = &k->s;
+    size_t e = mpri_dtype_size(k->tx);
+    int64_t group = tile / s->ci, ci = tile % s->ci;
+    for (int64_t co = 0; co < s->co; co++)
+        for (int64_t t = 0; t < s->taps; t++) {
+            int64_t from = ((group * s->co + co) * s->ci + ci) * s->taps + s->taps - 1 - t;
+            int64_t to = (tile * s->co + co) * s->taps + t;
+            if (e == 4) ((uint32_t *)k->col)[to] = ((const uint32_t *)k->w)[from];
+            else ((uint16_t *)k->col)[to] = ((const uint16_t *)k->w)[from];
+        }
+}
+
+static size_t turned_bytes(const Tensor *w)
+{
+    return align64((size_t)w->n * mpri_dtype_size(w->dtype));
+}
+
+static void turned_convolution(const KernelCall *c, const ConvShape *s, const Tensor *bias)
+{
+    const Tensor *dy = &c->in[0], *w = &c->in[1];
+    Work k = {.s = *s, .w = w->data, .tx = w->dtype, .col = c->workspace};
+    ConvShape t = turned_shape(s);
+    mpri_parallel(threads_for(c->threads, w->n), s->group * s->ci, turn_tile, &k);
+    convolve(c, &t, dy, k.col, w->dtype, bias, (char *)c->workspace + turned_bytes(w));
 }
 
 /* dx of one image and channel: every input row collects the patch rows it lies in. */
@@ -269,6 +344,10 @@ static mpr_status grad_input(const KernelCall *c, const ConvParams *p, const Ten
     const Tensor *dy = &c->in[0], *w = &c->in[1], *dx = &c->out[0];
     if (dx->n == 0) return MPR_OK;
     ConvShape s = conv_shape(p, dx, w, dy);
+    if (turns(&s)) {
+        turned_convolution(c, &s, bias);
+        return MPR_OK;
+    }
     Work k = work_of(&s);
     k.bias = bias;
     k.tx = dx->dtype;
@@ -324,9 +403,7 @@ static mpr_status k_grad_weight(const KernelCall *c)
     k.y = dw->data;
     k.col = c->workspace;
     bool f32 = dw->dtype == MPR_FLOAT32;
-    char *free_space = (char *)c->workspace;
-    if (!k.direct)
-        free_space += align64((size_t)(k.chunk * s.group * s.ck * s.out) * mpri_dtype_size(k.tx));
+    char *free_space = (char *)c->workspace + patch_bytes(&k);
     k.sum = f32 ? dw->data : (void *)free_space;
     if (!f32) free_space += align64((size_t)dw->n * sizeof(float));
     k.gemm_workspace = free_space;
@@ -367,12 +444,19 @@ static size_t workspace(const KernelSig *sig, int threads)
     Work k = work_of(&s);
     k.tx = x->dtype;
     k.ty = y->dtype;
-    size_t patches = (size_t)(k.chunk * s.group * s.ck * s.out), bytes;
+    size_t patches = (size_t)(k.chunk * s.group * s.ck * s.out), bytes = patch_bytes(&k);
+    if (to_input && turns(&s)) {
+        ConvShape t = turned_shape(&s);
+        k = work_of(&t);
+        k.tx = y->dtype;
+        k.ty = x->dtype;
+        Gemm g = forward(&k, k.chunk);
+        return turned_bytes(w) + patch_bytes(&k) + MPRI_NAME(gemm).workspace(&g, threads);
+    }
     if (to_input) {
         Gemm g = backward_patches(&k, k.chunk);
         return align64(patches * sizeof(float)) + MPRI_NAME(gemm).workspace(&g, threads);
     }
-    bytes = k.direct ? 0 : align64(patches * mpri_dtype_size(k.tx));
     Gemm g = sig->op == OP_Conv ? forward(&k, k.chunk) : backward_weight(&k);
     if (sig->op == OP_ConvGradWeight && w->dtype != MPR_FLOAT32)
         bytes += align64((size_t)w->n * sizeof(float));

@@ -1,5 +1,10 @@
-/* MaxPool, AveragePool and the global pools; see pool.h for the way of a row. */
+/* MaxPool, AveragePool and the global pools; see pool.h for the way of a row.
+ *
+ * Where the indices are wanted, a maximum is carried with the number of its tap, as a float: row-major
+ * order decides ties. */
 #include "kernels/cpu/simd/pool.h"
+
+#define NO_TAP 1e9f /* number of a tap in the padding; real ones are smaller */
 
 /* ---- MaxPool ---- */
 
@@ -26,6 +31,50 @@ VF_FN void max_line(const Pool *k, DType t, int64_t plane, int64_t o, float *lin
         first = false;
     }
     if (first) fill(to, n, -INFINITY);
+}
+
+/* a is taken over b: larger, or the first NaN. */
+VF_FN vm above(vf a, vf b) { return vm_or(vm_gt(a, b), vm_and(vm_nan(a), vm_not(vm_nan(b)))); }
+
+/* line[begin + i] = max of the rows that output row o sees, from[begin + i] = the leading tap that it
+ * came through. */
+VF_FN void argmax_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line, float *from)
+{
+    int64_t n = k->last.in;
+    float *to = line + k->last.begin, *id = from + k->last.begin;
+    fill(to, n, -INFINITY);
+    fill(id, n, NO_TAP);
+    for (int64_t v = 0; v < k->taps; v++) {
+        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n;
+        if (r < 0) continue;
+        for (int64_t i = 0; i < n; i += VF_LANES) {
+            int left = (int)least(VF_LANES, n - i);
+            vf x = vf_ld_n(t, k->x->data, at + i, left), best = vf_load_n(to + i, left);
+            vf seen = vf_load_n(id + i, left), tap = vf_set1((float)v);
+            vm take = vm_or(above(x, best), vm_and(vm_eq(x, best), vm_lt(tap, seen)));
+            vf_store_n(to + i, vf_blend(take, x, best), left);
+            vf_store_n(id + i, vf_blend(take, tap, seen), left);
+        }
+    }
+}
+
+/* Numbers of the taps of the maxima of an output row, NO_TAP or more where all is padding; into
+ * arg[out], and the maxima into best[out]. */
+VF_FN void argmax_row(const Pool *k, const float *values, const float *taps, float *best, float *arg)
+{
+    for (int64_t o = 0; o < k->last.out; o += VF_LANES) {
+        vf top = vf_set1(-INFINITY), number = vf_set1(NO_TAP);
+        for (int64_t kx = 0; kx < k->last.taps; kx++) {
+            int64_t at = tap_at(k, kx) + o;
+            vf x = vf_load(values + at);
+            vf tap = vf_load(taps + at) * vf_set1((float)k->last.taps) + vf_set1((float)kx);
+            vm take = vm_or(above(x, top), vm_and(vm_eq(x, top), vm_lt(tap, number)));
+            top = vf_blend(take, x, top);
+            number = vf_blend(take, tap, number);
+        }
+        vf_store(best + o, top);
+        vf_store(arg + o, number);
+    }
 }
 
 VF_FN void max_row(const Pool *k, DType t, int64_t row, float *line, float *phases, float *out)
@@ -196,10 +245,16 @@ static size_t average_workspace(const KernelSig *s, int threads)
 
 VF_FN float run_max(DType t, const void *p, int64_t at, int64_t n)
 {
-    vf top = vf_set1(-INFINITY);
+    vf top = vf_set1(-INFINITY), second = top, third = top, fourth = top;
     int64_t i = 0;
+    for (; i + 4 * VF_LANES <= n; i += 4 * VF_LANES) {
+        top = vf_max_nan(top, vf_ld(t, p, at + i));
+        second = vf_max_nan(second, vf_ld(t, p, at + i + VF_LANES));
+        third = vf_max_nan(third, vf_ld(t, p, at + i + 2 * VF_LANES));
+        fourth = vf_max_nan(fourth, vf_ld(t, p, at + i + 3 * VF_LANES));
+    }
     for (; i + VF_LANES <= n; i += VF_LANES) top = vf_max_nan(top, vf_ld(t, p, at + i));
-    float best = vf_hmax_nan(top);
+    float best = vf_hmax_nan(vf_max_nan(vf_max_nan(top, second), vf_max_nan(third, fourth)));
     for (; i < n; i++) {
         float v = vf_ld1(t, p, at + i);
         best = v > best || v != v ? v : best;
@@ -232,6 +287,14 @@ static mpr_status k_global_max(const KernelCall *c) { return global_pool(c, fals
 static mpr_status k_global_average(const KernelCall *c) { return global_pool(c, true); }
 
 /* ---- rows ---- */
+
+/* Taps are numbered in floats. */
+VF_FN const char *too_many_taps(const PoolWindow *p)
+{
+    double n = 1;
+    for (int64_t i = 0; i < p->kernel_shape.n; i++) n *= (double)p->kernel_shape.v[i];
+    return n < 16777216.0 ? NULL : "a window of 2^24 elements or more";
+}
 
 static const char *refuse(const KernelSig *s)
 {

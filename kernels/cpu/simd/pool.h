@@ -7,15 +7,12 @@
  * neighbour of every output is a contiguous run of one phase. Backward does the same in reverse: an
  * output row is spread over phase rows of the plane's gradient, which are woven together at the end.
  *
- * The maximum is carried with the number of its tap, as a float: row-major order decides ties. Rows
- * are f32; a result is rounded once. */
+ * Rows are f32; a result is rounded once. */
 #ifndef MPRI_CPU_POOL_H
 #define MPRI_CPU_POOL_H
 
 #include "kernels/cpu/simd/tiles.h"
 #include "runtime/op/window.h"
-
-#define NO_TAP 1e9f /* number of a tap in the padding; real ones are smaller */
 
 enum { LEAD = MPRI_TENSOR_RANK - 3 };
 
@@ -78,12 +75,12 @@ VF_FN void fill(float *row, int64_t n, float v)
 }
 
 /* line -> phases; they are one for stride 1. Returns where the phases are. */
-VF_FN const float *deal(const Pool *k, const float *line, float *phases)
+VF_FN const float *deal(const Pool *k, const float *restrict line, float *restrict phases)
 {
     int64_t s = k->last.stride, n = k->phase;
     if (s == 1) return line;
     if (s == 2) {
-        float *even = phases, *odd = phases + n;
+        float *restrict even = phases, *restrict odd = phases + n;
         for (int64_t i = 0; i < n; i++) {
             even[i] = line[2 * i];
             odd[i] = line[2 * i + 1];
@@ -96,12 +93,12 @@ VF_FN const float *deal(const Pool *k, const float *line, float *phases)
 }
 
 /* phases -> line, its inverse. */
-VF_FN const float *weave(const Pool *k, const float *phases, float *line)
+VF_FN const float *weave(const Pool *k, const float *restrict phases, float *restrict line)
 {
     int64_t s = k->last.stride, n = k->phase;
     if (s == 1) return phases;
     if (s == 2) {
-        const float *even = phases, *odd = phases + n;
+        const float *restrict even = phases, *restrict odd = phases + n;
         for (int64_t i = 0; i < n; i++) {
             line[2 * i] = even[i];
             line[2 * i + 1] = odd[i];
@@ -118,50 +115,6 @@ VF_FN int64_t tap_at(const Pool *k, int64_t kx)
 {
     int64_t x = kx * k->last.dilation;
     return x % k->last.stride * k->phase + x / k->last.stride;
-}
-
-/* a is taken over b: larger, or the first NaN. */
-VF_FN vm above(vf a, vf b) { return vm_or(vm_gt(a, b), vm_and(vm_nan(a), vm_not(vm_nan(b)))); }
-
-/* line[begin + i] = max of the rows that output row o sees, from[begin + i] = the leading tap that it
- * came through. */
-VF_FN void argmax_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line, float *from)
-{
-    int64_t n = k->last.in;
-    float *to = line + k->last.begin, *id = from + k->last.begin;
-    fill(to, n, -INFINITY);
-    fill(id, n, NO_TAP);
-    for (int64_t v = 0; v < k->taps; v++) {
-        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n;
-        if (r < 0) continue;
-        for (int64_t i = 0; i < n; i += VF_LANES) {
-            int left = (int)least(VF_LANES, n - i);
-            vf x = vf_ld_n(t, k->x->data, at + i, left), best = vf_load_n(to + i, left);
-            vf seen = vf_load_n(id + i, left), tap = vf_set1((float)v);
-            vm take = vm_or(above(x, best), vm_and(vm_eq(x, best), vm_lt(tap, seen)));
-            vf_store_n(to + i, vf_blend(take, x, best), left);
-            vf_store_n(id + i, vf_blend(take, tap, seen), left);
-        }
-    }
-}
-
-/* Numbers of the taps of the maxima of an output row, NO_TAP or more where all is padding; into
- * arg[out], and the maxima into best[out]. */
-VF_FN void argmax_row(const Pool *k, const float *values, const float *taps, float *best, float *arg)
-{
-    for (int64_t o = 0; o < k->last.out; o += VF_LANES) {
-        vf top = vf_set1(-INFINITY), number = vf_set1(NO_TAP);
-        for (int64_t kx = 0; kx < k->last.taps; kx++) {
-            int64_t at = tap_at(k, kx) + o;
-            vf x = vf_load(values + at);
-            vf tap = vf_load(taps + at) * vf_set1((float)k->last.taps) + vf_set1((float)kx);
-            vm take = vm_or(above(x, top), vm_and(vm_eq(x, top), vm_lt(tap, number)));
-            top = vf_blend(take, x, top);
-            number = vf_blend(take, tap, number);
-        }
-        vf_store(best + o, top);
-        vf_store(arg + o, number);
-    }
 }
 
 VF_FN void store_row(Tensor *to, int64_t at, const float *row, int64_t n)
@@ -206,14 +159,6 @@ VF_FN vf divisors(const float *counts, int64_t o, int left, float rows)
 {
     vf n = vf_load_n(counts + o, left) * vf_set1(rows);
     return vf_max(n, vf_set1(1.0f));
-}
-
-/* Taps are numbered in floats. */
-VF_FN const char *too_many_taps(const PoolWindow *p)
-{
-    double n = 1;
-    for (int64_t i = 0; i < p->kernel_shape.n; i++) n *= (double)p->kernel_shape.v[i];
-    return n < 16777216.0 ? NULL : "a window of 2^24 elements or more";
 }
 
 #endif

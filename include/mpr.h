@@ -573,6 +573,17 @@ MPR_API MPR_MUST_USE mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, 
 /* Rates of this machine for mpr-bench: register-only FMA (FLOP/s), and one GEMM (seconds, best of repeat). */
 MPR_API MPR_MUST_USE mpr_status mpr_bench_peak(mpr_context *ctx, double *flops_per_second);
 MPR_API MPR_MUST_USE mpr_status mpr_bench_gemm(mpr_context *ctx, int64_t m, int64_t n, int64_t k, mpr_dtype dtype, bool trans_a, bool trans_b, int repeat, double *seconds);
+/* Bytes read and written per second by a copy of 64 MiB (best of repeat), by as many threads as the context has. */
+MPR_API MPR_MUST_USE mpr_status mpr_bench_copy(mpr_context *ctx, int repeat, double *bytes_per_second);
+/* One operator by itself, number `index` of the program's list, best of repeat. Past the last one name is NULL. */
+typedef struct mpr_op_rate {
+    size_t size;
+    const char *name;      /* static */
+    char kernel[64];
+    double seconds, flops; /* flops 0: the operator is not counted in them */
+    double bytes;          /* of inputs and outputs, each once */
+} mpr_op_rate;
+MPR_API MPR_MUST_USE mpr_status mpr_bench_op(mpr_context *ctx, int index, mpr_dtype dtype, int repeat, mpr_op_rate *rate);
 /* Facts of the machine as JSON: CPU, instruction set, BLAS, threads. mpr_free_text. */
 MPR_API MPR_MUST_USE mpr_status mpr_environment(mpr_context *ctx, char **json);
 /* Multiply-adds (times 2) of one forward (train false) or forward and backward of the current plan. */

@@ -202,3 +202,28 @@ mpr_status mpr_bench_gemm(mpr_context *ctx, int64_t m, int64_t n, int64_t k, mpr
     if (status == MPR_OK) status = mpri_bench_gemm(ctx, &g, seconds, c.err);
     return mpri_api_leave(&c, status);
 }
+
+mpr_status mpr_bench_copy(mpr_context *ctx, int repeat, double *bytes_per_second)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_status status = mpri_api_pointer(bytes_per_second, "bytes_per_second", c.err);
+    if (status == MPR_OK) status = mpri_bench_copy(ctx, repeat, bytes_per_second, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_bench_op(mpr_context *ctx, int index, mpr_dtype dtype, int repeat, mpr_op_rate *rate)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, ctx, HANDLE_CONTEXT)) return c.status;
+    mpr_op_rate result = {0};
+    mpr_status status = mpri_api_pointer(rate, "rate", c.err);
+    if (status == MPR_OK) status = mpri_take_options(&result, sizeof result, rate, "mpr_op_rate", c.err);
+    if (status == MPR_OK) status = mpri_bench_op(ctx, index, dtype, repeat, &result, c.err);
+    if (status == MPR_OK) {
+        size_t size = rate->size < sizeof result ? rate->size : sizeof result;
+        result.size = rate->size;
+        memcpy(rate, &result, size);
+    }
+    return mpri_api_leave(&c, status);
+}

@@ -45,6 +45,7 @@ static const CliRow rows[] = {
     {"threads", 0, NULL, CLI_STRING, "0", NULL, "N,N", "threads; 0 = as many as the process may use", "what"},
     {"phase", 0, NULL, CLI_STRING, "train", NULL, "P,P", "forward, train", "what"},
     {"gemm", 0, NULL, CLI_STRING, NULL, NULL, "M,N,K", "one matrix product instead of a model (with --precision)", "what"},
+    {"ops", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "single operators, as shares of a matrix product and of a copy in this process (with --precision)", "what"},
     {"peak", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "register-only FMA rate of one thread", "what"},
     {"bind", 0, NULL, CLI_LIST, NULL, NULL, "NAME=N", "sizes of other symbolic dims", "data"},
     {"inputs", 0, NULL, CLI_STRING, NULL, NULL, "FILE.npz", "one batch with labels (random rows otherwise)", "data"},
@@ -304,6 +305,36 @@ static int bench_machine(Cli *cli)
     return 0;
 }
 
+static mpr_dtype dtype_of(const char *precision)
+{
+    return !strcmp(precision, "fp16") ? MPR_FLOAT16 : !strcmp(precision, "bf16") ? MPR_BFLOAT16 : MPR_FLOAT32;
+}
+
+/* A product and a copy stand before every operator: others may use the machine meanwhile. */
+static int bench_ops(Cli *cli)
+{
+    enum { N = 1024 };
+    char precision[32];
+    int repeat = (int)cli_int(cli, "repeat");
+    if (!cli->json) printf("| operator | precision | kernel | ms | GFLOP/s | of product | GB/s | of copy |\n|---|---|---|---|---|---|---|---|\n");
+    for (int q = 0; item(cli_text(cli, "precision"), q, precision); q++)
+        for (int i = 0;; i++) {
+            mpr_dtype t = dtype_of(precision);
+            mpr_op_rate r = {.size = sizeof r};
+            double gemm = 0, copy = 0;
+            if (mpr_bench_gemm(cli->ctx, N, N, N, t, false, false, 3, &gemm) != MPR_OK) return cli_fail(cli, cli->ctx);
+            if (mpr_bench_copy(cli->ctx, 3, &copy) != MPR_OK) return cli_fail(cli, cli->ctx);
+            if (mpr_bench_op(cli->ctx, i, t, repeat, &r) != MPR_OK) return cli_fail(cli, cli->ctx);
+            if (!r.name) break;
+            double flops = r.flops / r.seconds, product = 2.0 * N * N * N / gemm, bytes = r.bytes / r.seconds;
+            printf(cli->json ? "{\"op\":\"%s\",\"precision\":\"%s\",\"kernel\":\"%s\",\"milliseconds\":%.4f,\"gflops\":%.2f,\"of_product\":%.4f,\"gbytes\":%.2f,\"of_copy\":%.4f}\n"
+                             : "| %s | %s | %s | %.3f | %.1f | %.2f | %.1f | %.2f |\n",
+                   r.name, precision, r.kernel, r.seconds * 1e3, flops * 1e-9, flops / product, bytes * 1e-9, bytes / copy);
+            fflush(stdout);
+        }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     Cli cli = {.tool = "mpr-bench", .usage = "MODEL.onnx… [options]", .about = "how fast a model trains or runs here",
@@ -312,9 +343,9 @@ int main(int argc, char **argv)
     bool done;
     int code = cli_parse(&cli, rows, argc, argv, &done);
     if (!code && !done) {
-        bool machine = cli_flag(&cli, "peak") || cli_text(&cli, "gemm");
+        bool ops = cli_flag(&cli, "ops"), machine = ops || cli_flag(&cli, "peak") || cli_text(&cli, "gemm");
         if (cli_int(&cli, "repeat") < 1 || cli_int(&cli, "warmup") < 0) code = cli_usage(&cli, "1 or more", "--repeat %s --warmup %s", cli_text(&cli, "repeat"), cli_text(&cli, "warmup"));
-        else if (machine) { code = cli_context(&cli); if (!code) code = bench_machine(&cli); }
+        else if (machine) { code = cli_context(&cli); if (!code) code = bench_machine(&cli); if (!code && ops) code = bench_ops(&cli); }
         if (!code && cli.n_args) code = bench_models(&cli, cli.json ? "json" : cli_text(&cli, "format"));
         else if (!code && !machine) code = cli_usage(&cli, "mpr-bench MODEL.onnx", "expected a MODEL, found none");
         code = cli_finish(&cli, code);

@@ -13,6 +13,10 @@ typedef struct BenchGemm {
 
 mpr_status mpri_bench_peak(mpr_context *ctx, double *flops_per_second, Err *err);
 mpr_status mpri_bench_gemm(mpr_context *ctx, const BenchGemm *g, double *seconds, Err *err);
+/* The operator of that number; name NULL past the last one. */
+mpr_status mpri_bench_op(mpr_context *ctx, int index, mpr_dtype type, int repeat, mpr_op_rate *rate,
+                         Err *err);
+mpr_status mpri_bench_copy(mpr_context *ctx, int repeat, double *bytes_per_second, Err *err);
 mpr_status mpri_environment(mpr_context *ctx, char **json, Err *err);
 
 #endif

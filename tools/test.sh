@@ -12,6 +12,7 @@ status=0
 tools/check_layers.sh || status=1
 tools/check_exports.sh "build/$preset/libmpr.so" || status=1
 ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error || status=1
+tools/fuzz.sh 60 || status=1   # says so where clang with libFuzzer is missing
 
 # cmocka says "[ PASSED ] N test(s)" per program; ctest keeps all output
 log=build/$preset/Testing/Temporary/LastTest.log

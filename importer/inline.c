@@ -3,8 +3,9 @@
  * A call's body is copied node by node with its names replaced: formal inputs and outputs by the
  * actual ones, inner names by fresh ones. Attribute references take the value of the call, else the
  * function's default. Of an If with a known condition one branch is taken in the same way; it
- * sees the names around it. Loops and sequences are expanded by the same walk (unroll.c, sequences.c). Nested bodies are expanded when the walk comes to their nodes, with a
- * stack of frames instead of recursion.
+ * sees the names around it. Loops and sequences are expanded by the same walk (unroll.c,
+ * sequences.c). Nested bodies are expanded when the walk comes to their nodes, with a stack of
+ * frames instead of recursion.
  *
  * Inlined nodes have no origin: the converter leaves calls and branches of the file as they are. */
 #include "importer/inline_private.h"
@@ -108,7 +109,8 @@ static const AttributeProto *resolve(const Expansion *e, const AttributeProto *a
 static mpr_status copy_graph(Inliner *x, CopyWork *w, Names *names, GraphProto **g)
 {
     GraphProto *copy = mpri_arena_dup(&x->im->d->proto, *g, sizeof **g);
-    if (!copy || !mpri_inline_grow(&x->im->scratch, (void **)&w->todo, w->n, &w->cap, sizeof *w->todo))
+    if (!copy ||
+        !mpri_inline_grow(&x->im->scratch, (void **)&w->todo, w->n, &w->cap, sizeof *w->todo))
         return mpri_err_nomem(x->err, sizeof *copy);
     w->todo[w->n++] = (GraphCopy){copy, names};
     *g = copy;
@@ -155,7 +157,7 @@ static mpr_status copy_node(Inliner *x, CopyWork *w, const Expansion *e, Names *
 
 /* Names that a graph defines get fresh ones in `names`. */
 mpr_status mpri_inline_define(Inliner *x, Names *names, const char *path, NodeProto **nodes,
-                               size_t n)
+                              size_t n)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < nodes[i]->n_output; k++) {
@@ -163,7 +165,8 @@ mpr_status mpri_inline_define(Inliner *x, Names *names, const char *path, NodePr
             if (!name) return mpri_err_nomem(x->err, 0);
             Rename *old;
             HASH_FIND_PTR(names->hash, &name, old);
-            if (name[0] && !old) TRY(mpri_inline_put(x, &names->hash, name, mpri_inline_fresh(x, path, name)));
+            if (name[0] && !old)
+                TRY(mpri_inline_put(x, &names->hash, name, mpri_inline_fresh(x, path, name)));
         }
     return MPR_OK;
 }
@@ -177,7 +180,8 @@ static mpr_status rename_values(Inliner *x, Names *names, const char *path, size
         const char *name = mpri_inline_intern(x, (*list)[i]->name);
         copy[i] = mpri_arena_dup(&x->im->d->proto, (*list)[i], sizeof **copy);
         if (!name || !copy[i]) return mpri_err_nomem(x->err, 0);
-        if (define && name[0]) TRY(mpri_inline_put(x, &names->hash, name, mpri_inline_fresh(x, path, name)));
+        if (define && name[0])
+            TRY(mpri_inline_put(x, &names->hash, name, mpri_inline_fresh(x, path, name)));
         copy[i]->name = (char *)(uintptr_t)(name[0] ? mpri_inline_look(names, name) : name);
     }
     *list = copy;
@@ -351,13 +355,15 @@ static bool is_standard(const NodeProto *p)
     return !p->domain || !p->domain[0] || !strcmp(p->domain, "ai.onnx");
 }
 
-/* The branch that a known condition takes; NULL when it is known at run time only, which is asked for. */
+/* The branch that a known condition takes; NULL when it is known at run time only, which is asked
+ * for. */
 static mpr_status known_branch(Inliner *x, const NodeProto *p, const GraphProto **branch)
 {
     int64_t condition;
     *branch = NULL;
     if (!is_standard(p) || strcmp(p->op_type, "If") || p->n_input != 1) return MPR_OK;
-    if (!mpri_inline_known(x, p->input[0], &condition)) return mpri_inline_ask(x, p->input[0], FACT_VALUE);
+    if (!mpri_inline_known(x, p->input[0], &condition))
+        return mpri_inline_ask(x, p->input[0], FACT_VALUE);
     const AttributeProto *a = mpri_import_attr(p, condition ? "then_branch" : "else_branch");
     if (a && a->g && a->g->n_sparse_initializer == 0) *branch = a->g;
     return MPR_OK;
@@ -421,7 +427,8 @@ static mpr_status take_inner(Inliner *x, Expansion e, const NodeProto *from)
     }
     if (is_standard(p)) TRY(mpri_sequence_node(x, p, &e, &taken));
     if (taken) return MPR_OK;
-    if (is_standard(p) && mpri_unroll_is(p)) { /* it may stay after some turns, with a body of its own */
+    if (is_standard(p) &&
+        mpri_unroll_is(p)) { /* it may stay after some turns, with a body of its own */
         while (work.n > 0) TRY(rename_graph(x, &work, &e, work.todo[--work.n]));
         TRY(mpri_unroll_enter(x, from, p, &e, &taken));
         if (taken) return MPR_OK;

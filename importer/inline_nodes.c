@@ -111,8 +111,8 @@ static mpr_status unsqueeze(Inliner *x, const Expansion *e, const char *from, in
     if (input) TRY(mpri_inline_number(x, e, MPR_INT64, 1, axis, &in[1]));
     *out = mpri_inline_fresh(x, e->path, "piece");
     NodeProto *p = *out ? mpri_inline_node(x, "Unsqueeze", 1 + input, in, *out) : NULL;
-    if (!p || (!input && !mpri_inline_attr(x, p, "axes", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS,
-                                           1, &axis)))
+    if (!p || (!input && !mpri_inline_attr(x, p, "axes",
+                                           ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS, 1, &axis)))
         return mpri_err_nomem(x->err, sizeof *p);
     return mpri_inline_emit(x, p, e);
 }
@@ -167,7 +167,8 @@ bool mpri_inline_known(const Inliner *x, const char *name, int64_t *value)
     return k || mpri_inline_dim(x, name, FACT_VALUE, value);
 }
 
-/* Facts are compared as texts: interning them would take their names from what is still to be made. */
+/* Facts are compared as texts: interning them would take their names from what is still to be made.
+ */
 bool mpri_inline_dim(const Inliner *x, const char *name, int axis, int64_t *value)
 {
     const ImportOptions *o = x->im->o;
@@ -215,7 +216,8 @@ static mpr_status note_tensor(Inliner *x, const char *name, int type, const uint
 static mpr_status note_result(Inliner *x, const NodeProto *p)
 {
     int64_t v, to = mpri_inline_int(p, "to", 0);
-    if (p->n_input != 1 || p->n_output != 1 || !mpri_inline_known(x, p->input[0], &v)) return MPR_OK;
+    if (p->n_input != 1 || p->n_output != 1 || !mpri_inline_known(x, p->input[0], &v))
+        return MPR_OK;
     bool truth = !strcmp(p->op_type, "Not"), cast = !strcmp(p->op_type, "Cast");
     if (truth || (cast && to == MPR_BOOL)) v = truth ? !v : v != 0;
     else if (strcmp(p->op_type, "Identity") && !(cast && to == MPR_INT64)) return MPR_OK;
@@ -251,8 +253,7 @@ mpr_status mpri_inline_note_all(Inliner *x)
         for (int k = 0; k < t->rank; k++) one = one && t->dims[k] == 1;
         const NameDef *d = one ? mpri_scope_find(x->scope, t->name) : NULL;
         size_t size = mpri_dtype_size((DType)t->data_type);
-        if (d && !d->overridable && size)
-            TRY(note_tensor(x, t->name, t->data_type, t->data, size));
+        if (d && !d->overridable && size) TRY(note_tensor(x, t->name, t->data_type, t->data, size));
     }
     for (int i = 0; i < x->im->n_nodes; i++)
         if (!x->im->nodes[i].domain[0]) TRY(mpri_inline_note_node(x, x->im->nodes[i].p));
@@ -277,7 +278,8 @@ const char *mpri_inline_why(const char *key)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (!strcmp(key, rows[i].key)) return rows[i].why;
-    if (!strncmp(key, "Sequence", 8) || !strncmp(key, "Optional", 8) || !strcmp(key, "ConcatFromSequence"))
+    if (!strncmp(key, "Sequence", 8) || !strncmp(key, "Optional", 8) ||
+        !strcmp(key, "ConcatFromSequence"))
         return "sequences and optional values cannot enter or leave the model";
     return NULL;
 }

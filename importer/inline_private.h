@@ -1,6 +1,6 @@
 /* The walk that expands calls, branches, loops and sequences, shared by inline.c (calls, branches),
- * unroll.c (Loop, Scan, SequenceMap) and sequences.c (lists of tensors). All memory is scratch or of
- * the proto arena. */
+ * unroll.c (Loop, Scan, SequenceMap) and sequences.c (lists of tensors). All memory is scratch or
+ * of the proto arena. */
 #ifndef MPRI_IMPORTER_INLINE_PRIVATE_H
 #define MPRI_IMPORTER_INLINE_PRIVATE_H
 
@@ -90,7 +90,8 @@ bool mpri_inline_attr(Inliner *x, NodeProto *p, const char *name, int type, int6
 mpr_status mpri_inline_tensor(Inliner *x, TensorProto *t, const char *out, const Expansion *e);
 /* A sequence gets a second name, a tensor an Identity. */
 mpr_status mpri_inline_alias(Inliner *x, const char *from, const char *to, const Expansion *e);
-/* A Constant of type int64 (rank 0 or 1) or bool (rank 0), under a fresh name unless *out has one. */
+/* A Constant of type int64 (rank 0 or 1) or bool (rank 0), under a fresh name unless *out has one.
+ */
 mpr_status mpri_inline_number(Inliner *x, const Expansion *e, DType t, int rank, int64_t value,
                               const char **out);
 /* Pieces of one tensor along an axis that is new (stack) or there already. */
@@ -109,11 +110,11 @@ bool mpri_inline_dim(const Inliner *x, const char *name, int axis, int64_t *valu
 mpr_status mpri_inline_ask(Inliner *x, const char *name, int axis);
 int64_t mpri_inline_int(const NodeProto *p, const char *attr, int64_t none);
 
-/* ---- unroll.c: *taken when the node has become a loop of the walk, or nodes. `from` holds the body as
- * it was, p the names of the place. */
+/* ---- unroll.c: *taken when the node has become a loop of the walk, or nodes. `from` holds the
+ * body as it was, p the names of the place. */
 bool mpri_unroll_is(const NodeProto *p);
-mpr_status mpri_unroll_enter(Inliner *x, const NodeProto *from, NodeProto *p, const Expansion *around,
-                             bool *taken);
+mpr_status mpri_unroll_enter(Inliner *x, const NodeProto *from, NodeProto *p,
+                             const Expansion *around, bool *taken);
 mpr_status mpri_unroll_next(Inliner *x, const Expansion *done); /* at the end of a turn */
 
 /* ---- sequences.c */
@@ -121,7 +122,8 @@ Sequence *mpri_sequence_find(const Inliner *x, const char *name);
 mpr_status mpri_sequence_put(Inliner *x, const char *name, int n, const char *const *items,
                              bool optional);
 mpr_status mpri_sequence_node(Inliner *x, const NodeProto *p, const Expansion *e, bool *taken);
-/* Before a node that stays as it is, and for outputs of the graph: sequences it reads get a writer. */
+/* Before a node that stays as it is, and for outputs of the graph: sequences it reads get a writer.
+ */
 mpr_status mpri_sequence_write(Inliner *x, const char *name, const Expansion *e);
 
 #endif

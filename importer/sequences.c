@@ -1,7 +1,7 @@
 /* Lists of tensors and optional tensors, as shape code and loops use them: a name that stands for a
  * list of names, followed through the graph while it is expanded. Nothing of them is left in the
- * Graph; a sequence that an operator reads which is not expanded, or that is an output of the graph,
- * keeps a SequenceConstruct that is reported as what it is. */
+ * Graph; a sequence that an operator reads which is not expanded, or that is an output of the
+ * graph, keeps a SequenceConstruct that is reported as what it is. */
 #include <string.h>
 
 #include "importer/inline_private.h"
@@ -35,8 +35,8 @@ mpr_status mpri_sequence_write(Inliner *x, const char *name, const Expansion *e)
     Sequence *s = mpri_sequence_find(x, name);
     if (!s || s->written) return MPR_OK;
     s->written = true;
-    NodeProto *p = mpri_inline_node(x, s->optional ? "Optional" : "SequenceConstruct", s->n,
-                                    s->items, name);
+    NodeProto *p =
+        mpri_inline_node(x, s->optional ? "Optional" : "SequenceConstruct", s->n, s->items, name);
     return p ? mpri_inline_emit(x, p, e) : mpri_err_nomem(x->err, sizeof *p);
 }
 
@@ -132,8 +132,8 @@ static mpr_status concat(SequenceCall *c)
     bool stack = mpri_inline_int(c->p, "new_axis", 0) != 0;
     if (c->s->n == 0) return MPR_OK;
     *c->taken = true;
-    return mpri_inline_join(c->x, c->e, c->s->n, c->s->items, mpri_inline_int(c->p, "axis", 0), stack,
-                            c->p->output[0]);
+    return mpri_inline_join(c->x, c->e, c->s->n, c->s->items, mpri_inline_int(c->p, "axis", 0),
+                            stack, c->p->output[0]);
 }
 
 static mpr_status identity(SequenceCall *c)
@@ -149,12 +149,14 @@ static mpr_status name_pieces(SequenceCall *c, int64_t n, const char ***out)
     Inliner *x = c->x;
     *out = NULL;
     if (n > x->im->limits.trips)
-        return mpri_err_set(x->err, MPR_E_LIMIT, "node '%s' (SplitToSequence): more than %lld pieces",
+        return mpri_err_set(x->err, MPR_E_LIMIT,
+                            "node '%s' (SplitToSequence): more than %lld pieces",
                             mpri_err_name(c->p->name), (long long)x->im->limits.trips);
     const char **names = ARENA_ARRAY(&x->im->scratch, const char *, n);
     if (!names) return mpri_err_nomem(x->err, (size_t)n * sizeof *names);
     for (int64_t i = 0; i < n; i++)
-        if (!(names[i] = mpri_inline_fresh(x, c->e->path, "piece"))) return mpri_err_nomem(x->err, 0);
+        if (!(names[i] = mpri_inline_fresh(x, c->e->path, "piece")))
+            return mpri_err_nomem(x->err, 0);
     *out = names;
     return mpri_sequence_put(x, c->p->output[0], (int)n, names, false);
 }

@@ -1,8 +1,8 @@
-/* Loop, Scan and SequenceMap become their turns, one after the other, as soon as it is known how many
- * there are. A turn is a copy of the body, like the branch of an If: its formal inputs are the state
- * of the turn before, an index, slices of the scanned tensors. What a turn gives for a scan output is
- * kept and joined at the end. A condition that a turn computes is asked for turn by turn: what is
- * known runs, and the rest waits as the operator it is in the file for the next import.
+/* Loop, Scan and SequenceMap become their turns, one after the other, as soon as it is known how
+ * many there are. A turn is a copy of the body, like the branch of an If: its formal inputs are the
+ * state of the turn before, an index, slices of the scanned tensors. What a turn gives for a scan
+ * output is kept and joined at the end. A condition that a turn computes is asked for turn by turn:
+ * what is known runs, and the rest waits as the operator it is in the file for the next import.
  *
  * Scan of opset 8 has a batch dim in front of everything: its rows are scanned one by one. */
 #include <string.h>
@@ -108,8 +108,7 @@ static bool well_formed(const Repeat *r)
     if (r->n_state < 0 || r->n_in < 0 || r->n_out < 0 || b->n_sparse_initializer) return false;
     if (r->kind != REPEAT_LOOP && r->n_in < 1) return false;
     if (r->kind == REPEAT_LOOP && !r->p->input[0][0] && !r->condition) return false; /* endless */
-    return b->n_input == in + head && b->n_output == out + (head != 0) &&
-           r->p->n_output <= out;
+    return b->n_input == in + head && b->n_output == out + (head != 0) && r->p->n_output <= out;
 }
 
 static mpr_status describe(Inliner *x, Repeat *r, const NodeProto *p, const NodeProto *from)
@@ -182,10 +181,10 @@ static mpr_status begin_turn(Inliner *x, Repeat *r)
     Expansion e = r->fixed;
     e.names = names;
     e.repeat = r;
-    e.path = r->rows > 1 ? mpri_arena_printf(&x->im->m->arena, "%s%lld.%lld/", r->fixed.path,
-                                             (long long)r->row, (long long)r->at)
-                         : mpri_arena_printf(&x->im->m->arena, "%s%lld/", r->fixed.path,
-                                             (long long)r->at);
+    e.path = r->rows > 1
+                 ? mpri_arena_printf(&x->im->m->arena, "%s%lld.%lld/", r->fixed.path,
+                                     (long long)r->row, (long long)r->at)
+                 : mpri_arena_printf(&x->im->m->arena, "%s%lld/", r->fixed.path, (long long)r->at);
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->outer = r->fixed.names;
     int head = 0;
@@ -240,8 +239,8 @@ static mpr_status join_nothing(Inliner *x, const Repeat *r, int i, const char *o
 static mpr_status join_output(Inliner *x, const Repeat *r, int i, const char *out)
 {
     Pieces *p = &r->out[i];
-    bool reversed = r->kind == REPEAT_SCAN && !batched(r) &&
-                    entry(r->p, "scan_output_directions", i) == 1;
+    bool reversed =
+        r->kind == REPEAT_SCAN && !batched(r) && entry(r->p, "scan_output_directions", i) == 1;
     if (r->kind == REPEAT_MAP) return mpri_sequence_put(x, out, p->n, p->v, false);
     if (p->n == 0) return join_nothing(x, r, i, out);
     for (int k = 0; reversed && k < p->n / 2; k++) {
@@ -282,8 +281,8 @@ static mpr_status finish(Inliner *x, Repeat *r)
     return MPR_OK;
 }
 
-/* The condition of the next turn is not known yet: the operator stays, and only the question reads the
- * turns so far. */
+/* The condition of the next turn is not known yet: the operator stays, and only the question reads
+ * the turns so far. */
 static mpr_status leave(Inliner *x, const Repeat *r)
 {
     NodeProto *p = mpri_arena_dup(&x->im->d->proto, r->p, sizeof *p);
@@ -335,8 +334,7 @@ mpr_status mpri_unroll_next(Inliner *x, const Expansion *done)
     }
     if (r->condition) r->condition = names[0];
     for (int i = 0; i < r->n_state; i++) r->state[i] = names[head + i];
-    for (int i = 0; i < r->n_out; i++)
-        TRY(add_piece(x, &r->out[i], names[head + r->n_state + i]));
+    for (int i = 0; i < r->n_out; i++) TRY(add_piece(x, &r->out[i], names[head + r->n_state + i]));
     r->at++;
     return go_on(x, r);
 }
@@ -348,8 +346,8 @@ bool mpri_unroll_is(const NodeProto *p)
     return false;
 }
 
-mpr_status mpri_unroll_enter(Inliner *x, const NodeProto *from, NodeProto *p, const Expansion *around,
-                             bool *taken)
+mpr_status mpri_unroll_enter(Inliner *x, const NodeProto *from, NodeProto *p,
+                             const Expansion *around, bool *taken)
 {
     int kind = 0;
     bool known;

@@ -17,7 +17,7 @@ typedef struct Contents {
     Err *err;
     Tensor *at; /* by value id: what was computed so far; dtype NONE: nothing */
     bool *want;
-    int n;      /* entries of both */
+    int n; /* entries of both */
 } Contents;
 
 static mpr_status make_room(Contents *c)
@@ -158,8 +158,7 @@ static mpr_status settle(Contents *c, Node *n, bool all, bool *changed)
         mpr_status s = compute(c, v);
         if (s != MPR_OK)
             return mpri_err_where(c->err, "node '%s' (%s)", mpri_err_name(n->name), n->op->name);
-        Value *known =
-            mpri_value_const_copy(c->g, NULL, v->dtype, &v->shape, c->at[v->id].data);
+        Value *known = mpri_value_const_copy(c->g, NULL, v->dtype, &v->shape, c->at[v->id].data);
         if (!known) return mpri_err_nomem(c->err, sizeof *known);
         mpri_node_set_input(n, k, known);
         *changed = true;

@@ -1,5 +1,5 @@
-/* Answering the importer's questions, see control.h. A value is computed on a clone of the graph that
- * has it as its only output, so that operators which wait themselves are not in the way. */
+/* Answering the importer's questions, see control.h. A value is computed on a clone of the graph
+ * that has it as its only output, so that operators which wait themselves are not in the way. */
 #include "runtime/train/control.h"
 
 #include <string.h>
@@ -152,8 +152,8 @@ static mpr_status round_of(Decider *d, const ImportedModel *m, ImportedModel **n
     return mpri_import_file(d->model->m->path, &o, next, d->err);
 }
 
-mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed, int n_fed,
-                               ImportedModel **out, Err *err)
+mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed,
+                               int n_fed, ImportedModel **out, Err *err)
 {
     Decider d = {.model = model, .ref = ref, .fed = fed, .n_fed = n_fed, .err = err};
     const Alloc *alloc = &model->ctx->alloc;

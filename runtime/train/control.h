@@ -1,6 +1,7 @@
 /* Control flow that waits for numbers: If, Loop, Scan and sequences whose condition, trip count or
- * length the importer does not find in the file. The numbers are computed from shapes, constants and
- * the inputs given, and the file is imported again with them, until nothing more can be answered. */
+ * length the importer does not find in the file. The numbers are computed from shapes, constants
+ * and the inputs given, and the file is imported again with them, until nothing more can be
+ * answered. */
 #ifndef MPRI_TRAIN_CONTROL_H
 #define MPRI_TRAIN_CONTROL_H
 
@@ -9,7 +10,7 @@
 
 /* *out: the model with what could be decided, or NULL when nothing could; mpri_import_destroy. What
  * is left stays an opaque node. fed may be NULL: constants and fixed shapes alone decide. */
-mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed, int n_fed,
-                               ImportedModel **out, Err *err);
+mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed,
+                               int n_fed, ImportedModel **out, Err *err);
 
 #endif

@@ -114,7 +114,9 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
         .training = train && s->loss,
         .has_dropout = s->o.has_dropout,
         .dropout = s->o.dropout,
-        .batch_norm = !s->loss ? BN_OF_FILE : train ? BN_TRAIN : BN_EVALUATE,
+        .batch_norm = !s->loss ? BN_OF_FILE
+                      : train  ? BN_TRAIN
+                               : BN_EVALUATE,
         .bn_train = s->o.bn_train,
         .dump_after = s->o.dump_after,
     };
@@ -140,13 +142,14 @@ static mpr_status check_rules_matched(mpr_session *s, Err *err)
     return mpri_err_advice(err, "operators and node names are listed by mpr-inspect --precision");
 }
 
-/* A pass that failed for want of a shape may have failed because of an unknown operator: then that is
- * the finding. */
+/* A pass that failed for want of a shape may have failed because of an unknown operator: then that
+ * is the finding. */
 static mpr_status tell_cause(const mpr_session *s, Err *err)
 {
     Err cause;
     mpri_err_clear(&cause);
-    if (err->code != MPR_E_NOMEM && mpri_import_check_supported(s->model->m->graph, &cause) != MPR_OK &&
+    if (err->code != MPR_E_NOMEM &&
+        mpri_import_check_supported(s->model->m->graph, &cause) != MPR_OK &&
         cause.code == MPR_E_UNSUPPORTED_OP)
         *err = cause;
     return err->code;

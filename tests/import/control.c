@@ -115,7 +115,8 @@ static void trips_that_are_told(void **state)
     mpri_import_destroy(m, mpri_alloc_default());
 }
 
-/* Turn by turn: every import knows one condition more, under the name it had when it was asked for. */
+/* Turn by turn: every import knows one condition more, under the name it had when it was asked for.
+ */
 static void condition_of_each_turn(void **state)
 {
     (void)state;
@@ -191,8 +192,10 @@ static void sequences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constant_trips),         cmocka_unit_test(trips_that_are_told),
-        cmocka_unit_test(condition_of_each_turn), cmocka_unit_test(limit_of_turns),
+        cmocka_unit_test(constant_trips),
+        cmocka_unit_test(trips_that_are_told),
+        cmocka_unit_test(condition_of_each_turn),
+        cmocka_unit_test(limit_of_turns),
         cmocka_unit_test(sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
-/* BatchNormalization in a session. In training its running statistics, inputs 3 and 4, become slots
- * "buffer:<initializer>", and every forward pass writes them (BatchNormUpdate), skipped step or not,
- * as PyTorch does; evaluation reads the same slots. Which nodes: those that the file has in training
- * mode, and with bn_train all.
+/* BatchNormalization in a session. In training its running statistics, inputs 3 and 4, become
+ * slots "buffer:<initializer>", and every forward pass writes them (BatchNormUpdate), skipped step
+ * or not, as PyTorch does; evaluation reads the same slots. Which nodes: those that the file has
+ * in training mode, and with bn_train all.
  *
  * Two passes: the slots are made once, the update is attached when shapes are numbers, because the
  * unbiased variance needs the number of elements. A plan that looks for the first non-finite value
@@ -58,8 +58,8 @@ mpr_status mpri_pass_batch_norm(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     if (o->batch_norm != BN_TRAIN) return MPR_OK;
     if (frozen)
         mpri_log(ctx->log, MPR_LOG_NOTICE,
-                 "BatchNormalization is frozen: %d of %d nodes normalise with the statistics of the "
-                 "file; bn-train trains with those of the batch",
+                 "BatchNormalization is frozen: %d of %d nodes normalise with the statistics of "
+                 "the file; bn-train trains with those of the batch",
                  frozen, all);
     else if (o->bn_train && !all)
         mpri_log(ctx->log, MPR_LOG_NOTICE,

@@ -16,7 +16,8 @@ typedef struct Lu {
 
 static size_t lu_bytes(int64_t n, bool adjugate)
 {
-    return (size_t)(n * n) * sizeof(double) * (adjugate ? 2 : 1) + (size_t)(2 * n) * sizeof(int64_t);
+    size_t matrix = (size_t)(n * n) * sizeof(double);
+    return matrix * (adjugate ? 2 : 1) + (size_t)(2 * n) * sizeof(int64_t);
 }
 
 static Lu lu_in(void *workspace, int64_t n, bool adjugate)

@@ -4,7 +4,7 @@
 
 typedef struct Nll {
     const Tensor *labels, *weights; /* weights may be NULL */
-    int64_t classes, inner;         /* element of row i, class t: (i / inner * C + t) * inner + … */
+    int64_t classes, inner;         /* the scores are [samples, classes, inner] */
     int64_t ignore;
     bool mean, none;
 } Nll;

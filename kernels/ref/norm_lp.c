@@ -42,7 +42,8 @@ static mpr_status k_mean_variance(const KernelCall *c)
     for (int64_t i = 0, groups = f.n ? x->n / f.n : 0; i < groups; i++) {
         int64_t base = mpri_ref_fold_base(&f, i);
         double mean = 0, var = 0;
-        for (int64_t j = 0; j < f.n; j++) mean += mpri_ref_load(x, base + mpri_ref_fold_step(&f, j));
+        for (int64_t j = 0; j < f.n; j++)
+            mean += mpri_ref_load(x, base + mpri_ref_fold_step(&f, j));
         mean /= (double)f.n;
         for (int64_t j = 0; j < f.n; j++) {
             double d = mpri_ref_load(x, base + mpri_ref_fold_step(&f, j)) - mean;

@@ -1,8 +1,9 @@
-/* CumSum and CumProd along one axis (input 1), over a prefix or, reversed, a suffix; exclusive leaves
- * the element itself out. The gradient of a cumulative sum is the cumulative sum the other way.
+/* CumSum and CumProd along one axis (input 1), over a prefix or, reversed, a suffix; exclusive
+ * leaves the element itself out. The gradient of a cumulative sum is the cumulative sum the other
+ * way.
  *
- * The product must not divide by an element, which may be 0. With P_j the product before element j,
- * y_i depends on x_j for i >= j only and
+ * The product must not divide by an element, which may be 0. With P_j the product before element
+ * j, y_i depends on x_j for i >= j only and
  *   dx_j = P_j S_j,  S_j = dy_j + x_(j+1) S_(j+1)
  * which the kernel of CumProdGrad computes with one pass each way. */
 #include "runtime/op/rules.h"

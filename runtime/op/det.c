@@ -1,5 +1,5 @@
-/* Det: determinants of the last two dims. Its gradient is dy times the cofactor matrix, which exists
- * for singular matrices too, so it is not computed from an inverse. */
+/* Det: determinants of the last two dims. Its gradient is dy times the cofactor matrix, which
+ * exists for singular matrices too, so it is not computed from an inverse. */
 #include "runtime/op/rules.h"
 
 static mpr_status check_square(InferCtx *c, int k)

@@ -1,5 +1,5 @@
-/* NegativeLogLikelihoodLoss: -w[t] * x[t] over the classes of axis 1, from log-probabilities. "mean"
- * divides by the sum of the weights of the labels that count. */
+/* NegativeLogLikelihoodLoss: -w[t] * x[t] over the classes of axis 1, from log-probabilities.
+ * "mean" divides by the sum of the weights of the labels that count. */
 #include "runtime/op/loss.h"
 
 static const AttrRow nll_attrs[] = {

@@ -23,7 +23,8 @@ mpr_status mpri_norm_check_weight(InferCtx *c, int k, const Shape *x, int axis)
 {
     const Shape *w = op_shape(c, k);
     if (!op_in(c, k) || w->rank < 0) return MPR_OK;
-    Shape row = mpri_norm_row_shape(x, axis), want = {.rank = w->rank > row.rank ? w->rank : row.rank};
+    Shape row = mpri_norm_row_shape(x, axis);
+    Shape want = {.rank = w->rank > row.rank ? w->rank : row.rank};
     int extra = want.rank - row.rank;
     for (int i = 0; i < want.rank; i++) want.d[i] = i < extra ? 1 : row.d[i - extra];
     return mpri_op_expect_broadcast_to(c, k, &want, k == 1 ? "scale" : "bias");
@@ -144,14 +145,15 @@ const OpDef mpri_op_LayerNormalization = {
     MPRI_OP(LayerNormalization, "", "norm"),
     .help = "(x - mean) / sqrt(var + epsilon) * scale + bias",
     .min_in = 2, .max_in = 3, .min_out = 1, .max_out = 3, .optional_in = 4,
-    PARAMS(LayerNormParams, mpri_norm_row_attrs), .flags = OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
-    .fixed_in = 6, .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_layer_norm,
+    PARAMS(LayerNormParams, mpri_norm_row_attrs), .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
+    .inplace = 1, .fixed_in = 6, .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_layer_norm,
     .grad_state = GRAD_FUNCTION, .grad = grad_layer_norm,
 };
 const OpDef mpri_op_LayerNormGrad = {
     MPRI_OP(LayerNormGrad, "mpr", "norm"),
     .help = "(dy, x, scale, mean, invstd): dx, dscale, dbias",
-    .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 3, PARAMS(LayerNormParams, mpri_norm_row_attrs),
+    .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 3,
+    PARAMS(LayerNormParams, mpri_norm_row_attrs),
     .flags = OPF_INTERNAL | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 3, .cast_cuda = CAST_FIXED,
     .cast_cpu = CAST_FIXED, .infer = infer_layer_norm_grad, .grad_state = GRAD_NONE,
     .grad_reason = "second derivatives are not built",

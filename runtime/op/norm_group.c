@@ -1,8 +1,8 @@
-/* GroupNormalization (Wu and He, 2018) and InstanceNormalization, its case of one group per channel:
- * each sample's group of channels gets mean 0 and variance 1, then every channel its scale and
- * bias. Opset 18 had one scale per group; scale and bias may therefore have as many elements as
- * there are groups, each standing for the channels of its group. Statistics are taken again in the
- * backward pass. */
+/* GroupNormalization (Wu and He, 2018) and InstanceNormalization, its case of one group per
+ * channel: each sample's group of channels gets mean 0 and variance 1, then every channel its
+ * scale and bias. Opset 18 had one scale per group; scale and bias may therefore have as many
+ * elements as there are groups, each standing for the channels of its group. Statistics are taken
+ * again in the backward pass. */
 #include "runtime/op/norm.h"
 
 static const AttrRow group_attrs[] = {

@@ -166,7 +166,8 @@ static mpr_status grad_extremum(GradCtx *c)
     Value *x = grad_in(c, 0), *dy = mpri_reduce_kept(c, &r, c->dy[0]);
     Value *hit = mpri_op_grad_binary(c, OP_Equal, x, mpri_reduce_kept(c, &r, c->n->out[0]));
     Value *hits = mpri_build_cast(c->b, hit, mpri_op_wide(x->dtype));
-    Value *share = mpri_reduce_divide(c, dy, mpri_op_grad_reduce(c, OP_ReduceSum, hits, r.n, r.axes));
+    hits = mpri_op_grad_reduce(c, OP_ReduceSum, hits, r.n, r.axes);
+    Value *share = mpri_reduce_divide(c, dy, hits);
     c->dx[0] = mpri_build3(c->b, OP_Where, NULL, hit, share, mpri_op_grad_zero(c, dy));
     return mpri_op_grad_done(c);
 }
@@ -200,7 +201,8 @@ static mpr_status grad_prod(GradCtx *c)
 const OpDef mpri_op_ReduceMean = {
     MPRI_OP(ReduceMean, "", "reduce"), .help = "mean over axes", REDUCTION,
     .flags = OPF_MIXED_IN | OPF_MIXED_OUT,
-    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = mpri_reduce_infer_sum, .grad = grad_mean,
+    .cast_cuda = CAST_KEEP, .cast_cpu = CAST_KEEP, .infer = mpri_reduce_infer_sum,
+    .grad = grad_mean,
 };
 const OpDef mpri_op_ReduceSum = {
     MPRI_OP(ReduceSum, "", "reduce"), .help = "sum over axes", REDUCTION,

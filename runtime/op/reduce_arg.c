@@ -1,5 +1,5 @@
-/* ArgMax and ArgMin: the position of the extreme element along one axis, as int64. No gradient flows
- * through a position. */
+/* ArgMax and ArgMin: the position of the extreme element along one axis, as int64. No gradient
+ * flows through a position. */
 #include "runtime/op/rules.h"
 
 static const AttrRow arg_attrs[] = {

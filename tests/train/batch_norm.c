@@ -1,6 +1,6 @@
 /* BatchNormalization in training: losses, evaluation losses and running statistics against values
- * that PyTorch gave in double (tests/data/batch_norm: an eval-mode model, its rows, ten steps of SGD);
- * the same bits for any number of threads and after a resume; frozen without the option. */
+ * that PyTorch gave in double (tests/data/batch_norm: an eval-mode model, its rows, ten steps of
+ * SGD); the same bits for any number of threads and after a resume; frozen without the option. */
 #include "tests/train/digits.h"
 
 #include <math.h>

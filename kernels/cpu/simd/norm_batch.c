@@ -1,11 +1,11 @@
-/* BatchNormalization and its gradient, over x as [samples, channels, inner]. A tile is a strip of at
- * most STRIP channels, so every channel is summed by one thread in one order. Two layouts of the
- * loops: planes, where a channel of a sample is a run of `inner` elements, and columns for inner = 1,
- * where vectors hold neighbouring channels.
+/* BatchNormalization and its gradient, over x as [samples, channels, inner]. A tile is a strip of
+ * at most STRIP channels, so every channel is summed by one thread in one order. Two layouts of
+ * the loops: planes, where a channel of a sample is a run of `inner` elements, and columns for
+ * inner = 1, where vectors hold neighbouring channels.
  *
- * Statistics are f32: run by run (or BLOCK rows) and these sums in double, first the mean, then the
- * squares about it. The gradient is dx = a dy + b (x - mean) + c with three numbers per channel, see
- * kernels/ref/norm_batch.c for the formula. */
+ * Statistics are f32: run by run (or BLOCK rows) and these sums in double, first the mean, then
+ * the squares about it. The gradient is dx = a dy + b (x - mean) + c with three numbers per
+ * channel, see kernels/ref/norm_batch.c for the formula. */
 #include "kernels/cpu/simd/tiles.h"
 
 enum { STRIP = 64, BLOCK = 256 };

@@ -13,7 +13,10 @@ typedef struct Extremum {
     bool least;       /* ReduceMin */
 } Extremum;
 
-VF_FN vf better(const Extremum *e, vf a, vf b) { return e->least ? vf_min_nan(a, b) : vf_max_nan(a, b); }
+VF_FN vf better(const Extremum *e, vf a, vf b)
+{
+    return e->least ? vf_min_nan(a, b) : vf_max_nan(a, b);
+}
 VF_FN float neutral(const Extremum *e) { return e->least ? HUGE_VALF : -HUGE_VALF; }
 
 static void row_tile(void *ctx, int64_t tile)

@@ -26,6 +26,8 @@ typedef struct ImportOptions {
     const Log *log;
     const mpr_limits *limits; /* NULL: defaults */
     const char *const *tie, *const *untie;
+    const char *const *train_only, *const *freeze; /* patterns of names that are going to be asked
+                          for: equal tensors of which only some are asked for are not tied */
     const void *image; /* not NULL: the model's bytes, instead of what the file at the path holds;
                           they outlive the ImportedModel. External data still lie beside the path */
     size_t image_size;

@@ -316,7 +316,9 @@ static mpr_status find_merged(Finder *f)
 typedef struct Key { /* equal for a matrix and its transpose */
     int64_t type, low, high, rank;
     uint64_t sample[SAMPLES];
-    int tensor;
+    int tensor; /* from here on no part of the comparison */
+    int leader; /* the first tensor of the same contents, -1 none */
+    bool transposed;
 } Key;
 
 static Key key_of(const SourceTensor *t, int tensor)
@@ -354,7 +356,48 @@ static void tie_pair(Finder *f, int with, int tensor, bool transposed, bool by_u
              transposed ? ", one transposed" : "", mpri_err_name(s[tensor].name));
 }
 
-static void tie_group(Finder *f, const Key *keys, int n)
+/* Names that an exporter made up follow the tensor that people know. */
+static bool made_up(const char *name)
+{
+    return strncmp(name, "onnx::", 6) == 0 || strncmp(name, "val_", 4) == 0;
+}
+
+static bool any_glob(const char *const *globs, const char *name)
+{
+    while (globs && *globs && !mpri_glob(*globs, name)) globs++;
+    return globs && *globs;
+}
+
+/* Asked for, by the patterns of --train-only and --freeze. */
+static bool asked_for(const Finder *f, const char *name)
+{
+    const ImportOptions *o = f->im->o;
+    return (!o->train_only || any_glob(o->train_only, name)) && !any_glob(o->freeze, name);
+}
+
+/* The members of one leader are one parameter unless the user wants some of them and not others. */
+static void tie_members(Finder *f, const Key *keys, int n, int leader)
+{
+    const SourceTensor *s = f->im->src->tensors;
+    int asked = 0, left_out = 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = s[keys[i].tensor].name;
+        if (keys[i].leader != leader || made_up(name)) continue;
+        if (asked_for(f, name)) asked++;
+        else left_out++;
+    }
+    for (int i = 0; i < n; i++) {
+        if (keys[i].leader != leader || keys[i].tensor == leader) continue;
+        if (!asked || !left_out) tie_pair(f, leader, keys[i].tensor, keys[i].transposed, false);
+        else
+            mpri_log(f->im->log, MPR_LOG_INFO,
+                     "initializers '%s' and '%s' hold the same matrix, but --train-only or "
+                     "--freeze parts such tensors: separate",
+                     mpri_err_name(s[leader].name), mpri_err_name(s[keys[i].tensor].name));
+    }
+}
+
+static void tie_group(Finder *f, Key *keys, int n)
 {
     const SourceTensor *s = f->im->src->tensors;
     int leaders[LEADERS], n_leaders = 0;
@@ -366,9 +409,12 @@ static void tie_group(Finder *f, const Key *keys, int n)
             transposed = same_transposed(&s[leaders[k]], &s[tensor]);
             if (transposed) break;
         }
-        if (k < n_leaders) tie_pair(f, leaders[k], tensor, transposed, false);
-        else if (n_leaders < LEADERS && varied(&s[tensor])) leaders[n_leaders++] = tensor;
+        if (k == n_leaders && n_leaders < LEADERS && varied(&s[tensor]))
+            leaders[n_leaders++] = tensor;
+        keys[i].leader = k < n_leaders ? leaders[k] : -1;
+        keys[i].transposed = transposed;
     }
+    for (int k = 0; k < n_leaders; k++) tie_members(f, keys, n, leaders[k]);
 }
 
 static mpr_status find_equal(Finder *f)

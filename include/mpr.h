@@ -160,6 +160,9 @@ typedef struct mpr_model_options {
     size_t size;
     const char *const *tie;   /* pairs A, B …, NULL-terminated: train A and B as one tensor */
     const char *const *untie; /* names, NULL-terminated */
+    /* The patterns that the session will get, NULL-terminated: tensors of equal contents are trained as one
+     * parameter only if these ask for all of them or for none. */
+    const char *const *train_only, *const *freeze;
 } mpr_model_options;
 
 /* Load and check an ONNX file. The file is mapped, not copied; it must not change while the model lives. */

@@ -205,15 +205,18 @@ static const char **option_list(const mpr_trainer_options *o, const char *name, 
 
 static int load_model(Cli *cli, const mpr_trainer_options *o, mpr_model **model)
 {
-    char *tie_text, *untie_text;
-    const char **tie = option_list(o, "tie", &tie_text), **untie = option_list(o, "untie", &untie_text);
-    mpr_model_options mo = {.size = sizeof mo, .untie = untie[0] ? untie : NULL};
-    int code = cli_pairs(cli, "tie", tie, &mo.tie);
+    static const char *const names[] = {"tie", "untie", "train-only", "freeze"};
+    char *text[4];
+    const char **list[4];
+    for (int i = 0; i < 4; i++) list[i] = option_list(o, names[i], &text[i]);
+    mpr_model_options mo = {.size = sizeof mo, .untie = list[1][0] ? list[1] : NULL,
+                            .train_only = list[2][0] ? list[2] : NULL, .freeze = list[3][0] ? list[3] : NULL};
+    int code = cli_pairs(cli, "tie", list[0], &mo.tie);
     if (!code && mpr_model_load(cli->ctx, cli->args[0], &mo, model) != MPR_OK) code = cli_fail(cli, cli->ctx);
-    free(tie);
-    free(untie);
-    free(tie_text);
-    free(untie_text);
+    for (int i = 0; i < 4; i++) {
+        free(list[i]);
+        free(text[i]);
+    }
     return code;
 }
 

@@ -145,10 +145,15 @@ mpr_status mpri_model_load(mpr_context *ctx, const char *path, const mpr_model_o
         .limits = &ctx->limits,
         .tie = o.tie,
         .untie = o.untie,
+        .train_only = o.train_only,
+        .freeze = o.freeze,
     };
     mpri_arena_init(&model->arena, &ctx->alloc, 0);
     mpr_status status = mpri_copy_strings(&model->arena, o.tie, &model->tie, err);
     if (status == MPR_OK) status = mpri_copy_strings(&model->arena, o.untie, &model->untie, err);
+    if (status == MPR_OK)
+        status = mpri_copy_strings(&model->arena, o.train_only, &model->train_only, err);
+    if (status == MPR_OK) status = mpri_copy_strings(&model->arena, o.freeze, &model->freeze, err);
     if (status == MPR_OK) status = mpri_import_file(path, &import, &model->m, err);
     if (status == MPR_OK && model->m->n_open) status = decide_control(model, err);
     if (status != MPR_OK) {

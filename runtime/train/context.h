@@ -21,7 +21,7 @@ struct mpr_model {
     mpr_context *ctx;
     ImportedModel *m;
     Arena arena; /* of the options below */
-    const char *const *tie, *const *untie;
+    const char *const *tie, *const *untie, *const *train_only, *const *freeze;
 };
 
 mpr_status mpri_context_create(const mpr_context_options *options, mpr_context **out);

@@ -147,6 +147,8 @@ static mpr_status round_of(Decider *d, const ImportedModel *m, ImportedModel **n
                        .limits = &d->model->ctx->limits,
                        .tie = d->model->tie,
                        .untie = d->model->untie,
+                       .train_only = d->model->train_only,
+                       .freeze = d->model->freeze,
                        .facts = d->facts,
                        .n_facts = d->n};
     return mpri_import_file(d->model->m->path, &o, next, d->err);

@@ -9,9 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* By any of its names: in the file, among people, of the tensors tied to it. */
 static bool matches(const char *glob, const Param *p)
 {
-    return mpri_glob(glob, p->name) || (p->public_name && mpri_glob(glob, p->public_name));
+    if (mpri_glob(glob, p->name) || (p->public_name && mpri_glob(glob, p->public_name)))
+        return true;
+    for (int i = 0; i < p->n_copies; i++)
+        if (mpri_glob(glob, p->copies[i].name)) return true;
+    return false;
 }
 
 static mpr_status no_match(const char *option, const char *glob, const Graph *g, Arena *a, Err *err)

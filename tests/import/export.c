@@ -254,6 +254,43 @@ static void test_split_matrix(void **state)
     mpri_import_destroy(m, mpri_alloc_default());
 }
 
+/* Two layers made from one seed: one parameter, unless the user wants one of them alone. The name
+ * that an exporter made up follows the table. */
+static void test_parted_by_request(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    float a[N * N];
+    for (int i = 0; i < N * N; i++) a[i] = (float)i;
+    static const char *const second[] = {"l2.weight", "val_7"};
+    static const struct {
+        const char *train_only, *freeze;
+        int parameters[2]; /* with each of the second names */
+    } rows[] = {
+        {NULL, NULL, {1, 1}},     {"l1.weight", NULL, {2, 1}}, {"l2.weight", NULL, {2, 1}},
+        {"l*.weight", NULL, {1, 1}}, {NULL, "l1.*", {2, 1}},   {NULL, "l?.*", {1, 1}},
+    };
+    for (size_t i = 0; i < 2 * (sizeof rows / sizeof *rows); i++) {
+        Wire g = wm_begin();
+        wm_value(&g, 11, "x", MPR_FLOAT32, D(3, N));
+        wm_add_f32(&g, "l1.weight", DIMS(N, N), a);
+        wm_add_f32(&g, second[i % 2], DIMS(N, N), a);
+        wm_add_node(&g, "MatMul", "l1/MatMul", "x l1.weight", "h");
+        wm_add_node(&g, "MatMul", "l2/MatMul", i % 2 ? "h val_7" : "h l2.weight", "y");
+        wm_value(&g, 12, "y", MPR_FLOAT32, D(3, N));
+        Wire model = wm_model(&g, 8, 17);
+        const char *train_only[] = {rows[i / 2].train_only, NULL};
+        const char *freeze[] = {rows[i / 2].freeze, NULL};
+        ImportOptions o = {.train_only = train_only[0] ? train_only : NULL,
+                           .freeze = freeze[0] ? freeze : NULL};
+        Err err;
+        ImportedModel *m = wm_import(wm_write_model("parted.onnx", &model), &o, &err);
+        assert_ok(err.code, &err);
+        assert_int_equal(m->graph->n_params, rows[i / 2].parameters[i % 2]);
+        mpri_import_destroy(m, mpri_alloc_default());
+    }
+}
+
 /* ---- external data */
 
 static const char *external_model(void)
@@ -402,7 +439,7 @@ int main(void)
         cmocka_unit_test(test_every_type_rounds_back),
         cmocka_unit_test(test_merged_by_value),
         cmocka_unit_test(test_tie_options),
-        cmocka_unit_test(test_split_matrix),
+        cmocka_unit_test(test_split_matrix), cmocka_unit_test(test_parted_by_request),
         cmocka_unit_test(test_external_data),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_full_disk),

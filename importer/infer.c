@@ -5,7 +5,7 @@
 #include "importer/build.h"
 #include "importer/tensors.h"
 
-enum { DECLARED_OUTPUTS = 16 }; /* of one node, whose declarations are compared */
+enum { FEW_OUTPUTS = 8 }; /* whose declarations need no memory of their own */
 
 static mpr_status check_declared(const Value *v, DType declared, Err *err)
 {
@@ -47,7 +47,7 @@ static mpr_status meet_declared(Import *im, Node *n, const Shape *declared, Err 
 {
     const SymTab *sym = im->m->graph->sym;
     char x[200], y[200];
-    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++) {
+    for (int k = 0; k < n->n_out; k++) {
         Value *v = n->out[k];
         if (!v || declared[k].rank < 0) continue;
         Shape found = v->shape;
@@ -76,16 +76,21 @@ static mpr_status meet_declared(Import *im, Node *n, const Shape *declared, Err 
 
 mpr_status mpri_build_infer(Import *im, Node *n, const char *label, Err *err)
 {
-    DType types[DECLARED_OUTPUTS];
-    Shape shapes[DECLARED_OUTPUTS];
-    for (int k = 0; k < n->n_out && k < DECLARED_OUTPUTS; k++) {
+    DType few_types[FEW_OUTPUTS], *types = few_types;
+    Shape few_shapes[FEW_OUTPUTS], *shapes = few_shapes;
+    if (n->n_out > FEW_OUTPUTS) {
+        types = ARENA_ARRAY(&im->scratch, DType, n->n_out);
+        shapes = ARENA_ARRAY(&im->scratch, Shape, n->n_out);
+        if (!types || !shapes) return mpri_err_nomem(err, (size_t)n->n_out * sizeof *shapes);
+    }
+    for (int k = 0; k < n->n_out; k++) {
         Value *v = n->out[k];
         types[k] = v ? v->dtype : MPR_DTYPE_NONE;
         shapes[k] = v && v->declared ? v->shape : (Shape){.rank = MPRI_RANK_UNKNOWN};
         if (v) v->declared = false;
     }
     if (mpri_infer_node(im->m->graph, n, err) != MPR_OK) return tell_inputs(im->m->graph, n, err);
-    for (int k = 0; !im->o->stale_types && k < n->n_out && k < DECLARED_OUTPUTS; k++)
+    for (int k = 0; !im->o->stale_types && k < n->n_out; k++)
         if (n->out[k] && check_declared(n->out[k], types[k], err) != MPR_OK)
             return mpri_err_where(err, "%s", label);
     return meet_declared(im, n, shapes, err);

@@ -4,8 +4,7 @@
  * Nodes are visited in order. Where the shape rule leaves a size open, inputs of the node become
  * constants, computed by the reference kernels from the contents of the graph inputs: first those
  * that no gradient reaches (integers, indices, sizes), and only when that is not enough all of
- * them. Trap: a shape that the file declares hides that the operator's own size is open; it is
- * trusted only where the operator agrees with it, since a kernel would write past its buffer. */
+ * them. */
 #include <string.h>
 
 #include "passes/rewrite.h"
@@ -166,42 +165,15 @@ static mpr_status settle(Contents *c, Node *n, bool all, bool *changed)
     return MPR_OK;
 }
 
-static bool is_open(const Node *n)
-{
-    for (int i = 0; i < n->n_out; i++)
-        if (n->out[i] && !mpri_shape_const(&n->out[i]->shape)) return true;
-    return false;
-}
-
-/* Runs the shape rule of n without what the file declares. */
-static mpr_status infer_alone(Contents *c, Node *n, bool *open)
-{
-    for (int i = 0; i < n->n_out; i++)
-        if (n->out[i]) n->out[i]->declared = false;
-    TRY(mpri_infer_node(c->g, n, c->err));
-    *open = is_open(n);
-    return MPR_OK;
-}
-
 static mpr_status close_node(Contents *c, Node *n, bool *changed)
 {
     bool open;
-    Value *was = ARENA_ARRAY(c->ctx->scratch, Value, n->n_out); /* as the file declares them */
-    if (!was) return mpri_err_nomem(c->err, (size_t)n->n_out * sizeof *was);
-    for (int i = 0; i < n->n_out; i++)
-        if (n->out[i]) was[i] = *n->out[i];
-    TRY(infer_alone(c, n, &open));
+    TRY(mpri_bind_infer(c->g, n, c->ctx->scratch, &open, c->err));
     for (int all = 0; all < 2 && open; all++) {
         TRY(settle(c, n, all, changed));
-        TRY(infer_alone(c, n, &open));
+        TRY(mpri_bind_infer(c->g, n, c->ctx->scratch, &open, c->err));
     }
-    bool declared = false;
-    for (int i = 0; i < n->n_out; i++)
-        if (was[i].declared) {
-            declared = n->out[i]->declared = true;
-            n->out[i]->shape = was[i].shape;
-        }
-    return declared ? mpri_infer_node(c->g, n, c->err) : MPR_OK;
+    return MPR_OK;
 }
 
 mpr_status mpri_bind_contents(PassCtx *ctx, Graph *g, bool *changed, Err *err)

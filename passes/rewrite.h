@@ -33,6 +33,9 @@ Value *mpri_rewrite_transpose(Builder *b, Value *x, const int *perm);
 mpr_status mpri_fold_evaluate(PassCtx *ctx, Graph *g, bool spread, bool *changed, Err *err);
 /* passes/contents.c: inputs that a size depends on become constants, computed from PassCtx.fed. */
 mpr_status mpri_bind_contents(PassCtx *ctx, Graph *g, bool *changed, Err *err);
+/* passes/bind.c: the shape rule of n from what is certain at run time: contents of its inputs that
+ * are known in part, or as symbols, do not count. *open: a size is left open. */
+mpr_status mpri_bind_infer(Graph *g, Node *n, Arena *scratch, bool *open, Err *err);
 /* The contents of v, of constant shape, computed from PassCtx.fed and the constants before it; in
  * ctx->scratch. */
 mpr_status mpri_contents_of(PassCtx *ctx, Graph *g, Value *v, Tensor *out, Err *err);

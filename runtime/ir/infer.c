@@ -8,9 +8,13 @@ enum { CONTENT_LIMIT = 64, TEXT = 256 };
 
 mpr_status mpri_infer_node(Graph *g, Node *n, Err *err)
 {
+    bool opaque = n->op->flags & OPF_OPAQUE;
     for (int i = 0; i < n->n_out; i++)
         if (n->out[i]) n->out[i]->content = NULL;
     if (!n->op->infer) return MPR_OK;
+    /* What a rule does not state is not known: no shape stays from an earlier look. */
+    for (int i = 0; i < n->n_out && !opaque; i++)
+        if (n->out[i] && !n->out[i]->declared) n->out[i]->shape.rank = MPRI_RANK_UNKNOWN;
     InferCtx c = {g, n, g->sym, err};
     mpr_status status = n->op->infer(&c);
     if (status == MPR_OK && mpri_symtab_failed(g->sym)) status = mpri_err_nomem(err, sizeof(Dim));

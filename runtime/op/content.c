@@ -1,9 +1,10 @@
 /* Contents of small integer tensors as Dims: shape arithmetic of exporters becomes symbolic
  * arithmetic.
  *
- * Booleans are 0 and 1. An element that cannot be expressed becomes a fresh atom, so one unknown
+ * Booleans are 0 and 1. An element that cannot be expressed becomes fresh atoms, so one unknown
  * element does not lose its neighbours. Symbols stand for values >= 0, which decides comparisons
- * with negative numbers: Equal(dim, -1) in Where(Equal(shape, -1), …) is false. */
+ * with negative numbers: Equal(dim, -1) in Where(Equal(shape, -1), …) is false. Elements that are
+ * computed at run time are no sizes and may be negative: mpri_op_dim_any. */
 #include "runtime/op/rules.h"
 
 #include <string.h>
@@ -26,39 +27,42 @@ static bool both_int(SymTab *s, Dim a, Dim b, int64_t *x, int64_t *y)
     return mpri_dim_is_int(s, a, x) && mpri_dim_is_int(s, b, y);
 }
 
+/* Atoms stand for sizes, which are not negative; a difference of two can be anything. */
+Dim mpri_op_dim_any(SymTab *s) { return mpri_dim_sub(s, mpri_dim_fresh(s), mpri_dim_fresh(s)); }
+
 Dim mpri_op_dim_add(SymTab *s, Dim a, Dim b)
 {
     int64_t x, y, r;
     if (!both_int(s, a, b, &x, &y)) return mpri_dim_add(s, a, b);
-    return __builtin_add_overflow(x, y, &r) ? mpri_dim_fresh(s) : mpri_dim_int(s, r);
+    return __builtin_add_overflow(x, y, &r) ? mpri_op_dim_any(s) : mpri_dim_int(s, r);
 }
 
 Dim mpri_op_dim_sub(SymTab *s, Dim a, Dim b)
 {
     int64_t x, y, r;
     if (!both_int(s, a, b, &x, &y)) return mpri_dim_sub(s, a, b);
-    return __builtin_sub_overflow(x, y, &r) ? mpri_dim_fresh(s) : mpri_dim_int(s, r);
+    return __builtin_sub_overflow(x, y, &r) ? mpri_op_dim_any(s) : mpri_dim_int(s, r);
 }
 
 Dim mpri_op_dim_mul(SymTab *s, Dim a, Dim b)
 {
     int64_t x, y, r;
     if (!both_int(s, a, b, &x, &y)) return mpri_dim_mul(s, a, b);
-    return __builtin_mul_overflow(x, y, &r) ? mpri_dim_fresh(s) : mpri_dim_int(s, r);
+    return __builtin_mul_overflow(x, y, &r) ? mpri_op_dim_any(s) : mpri_dim_int(s, r);
 }
 
 Dim mpri_op_dim_div(SymTab *s, Dim a, Dim b)
 {
     int64_t x, y;
-    if (mpri_dim_is_int(s, b, &y) && y == 0) return mpri_dim_fresh(s);
+    if (mpri_dim_is_int(s, b, &y) && y == 0) return mpri_op_dim_any(s);
     if (!both_int(s, a, b, &x, &y)) return mpri_dim_div(s, a, b);
-    return x == INT64_MIN && y == -1 ? mpri_dim_fresh(s) : mpri_dim_int(s, x / y);
+    return x == INT64_MIN && y == -1 ? mpri_op_dim_any(s) : mpri_dim_int(s, x / y);
 }
 
 Dim mpri_op_dim_mod(SymTab *s, Dim a, Dim b)
 {
     int64_t x, y;
-    if (mpri_dim_is_int(s, b, &y) && y == 0) return mpri_dim_fresh(s);
+    if (mpri_dim_is_int(s, b, &y) && y == 0) return mpri_op_dim_any(s);
     if (!both_int(s, a, b, &x, &y)) return mpri_dim_mod(s, a, b);
     if (y == -1) return 0;
     int64_t r = x % y;
@@ -86,8 +90,8 @@ static int compare(SymTab *s, Dim a, Dim b)
     if (a == b) return 0;
     bool ia = mpri_dim_is_int(s, a, &x), ib = mpri_dim_is_int(s, b, &y);
     if (ia && ib) return x < y ? -1 : x > y;
-    if (ia && x < 0) return -1;
-    if (ib && y < 0) return 1;
+    if (ia && x < 0 && mpri_dim_max(s, b, 0) == b) return -1;
+    if (ib && y < 0 && mpri_dim_max(s, a, 0) == a) return 1;
     return 2;
 }
 
@@ -134,7 +138,7 @@ Dim mpri_op_dim_or(SymTab *s, Dim a, Dim b)
 static Dim select_dim(SymTab *s, Dim cond, Dim x, Dim y)
 {
     if (x == y || cond == 1) return x;
-    return cond == 0 ? y : mpri_dim_fresh(s);
+    return cond == 0 ? y : mpri_op_dim_any(s);
 }
 
 /* ---- whole tensors ---- */

@@ -57,7 +57,7 @@ static void concat_content(InferCtx *c)
         if (elements < 0 || at + elements > MPRI_CONTENT_MAX) return;
         const Dim *d = mpri_infer_content(c, k, &n);
         any = any || d;
-        for (int64_t i = 0; i < elements; i++) r[at++] = d ? d[i] : mpri_dim_fresh(c->sym);
+        for (int64_t i = 0; i < elements; i++) r[at++] = d ? d[i] : mpri_op_dim_any(c->sym);
     }
     if (any) mpri_infer_set_content(c, 0, at, r);
 }

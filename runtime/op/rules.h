@@ -101,6 +101,8 @@ void mpri_op_content_expand(InferCtx *c); /* output 0 is input 0 broadcast */
 void mpri_op_content_neg(InferCtx *c);
 void mpri_op_content_not(InferCtx *c);
 void mpri_op_content_copy(InferCtx *c); /* output 0 holds the elements of input 0 in order */
+/* An element of which nothing is known, not even its sign. */
+Dim mpri_op_dim_any(SymTab *s);
 Dim mpri_op_dim_add(SymTab *s, Dim a, Dim b);
 Dim mpri_op_dim_sub(SymTab *s, Dim a, Dim b);
 Dim mpri_op_dim_mul(SymTab *s, Dim a, Dim b);

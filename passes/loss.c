@@ -114,7 +114,8 @@ static mpr_status labels_input(const PassOptions *o, Graph *g, DType t, const Sh
         if (strcmp(v->name, name)) continue;
         bool same_kind = mpri_dtype_is_float(t) ? v->dtype == t
                                                 : v->dtype == MPR_INT64 || v->dtype == MPR_INT32;
-        if (same_kind && v->shape.rank == shape->rank) {
+        bool open = v->shape.rank < 0 || shape->rank < 0; /* the rule of the loss compares them */
+        if (same_kind && (open || v->shape.rank == shape->rank)) {
             *out = v;
             return MPR_OK;
         }
@@ -142,13 +143,16 @@ static mpr_status no_rank(const Value *logits, Err *err)
 static mpr_status cross_entropy(PassCtx *ctx, Builder *b, Value *logits, Value **loss)
 {
     const PassOptions *o = ctx->o;
-    if (logits->shape.rank < 1) return no_rank(logits, b->err);
+    if (logits->shape.rank == 0) return no_rank(logits, b->err);
     if (mpri_is(computed_by(logits), OP_Softmax))
         mpri_log(ctx->log, MPR_LOG_WARNING,
                  "output '%s' is a Softmax, but cross-entropy takes logits: it is applied twice",
                  mpri_err_name(logits->name));
-    Shape shape = {.rank = logits->shape.rank - 1};
-    memcpy(shape.d, logits->shape.d, (size_t)shape.rank * sizeof *shape.d);
+    Shape shape = {.rank = MPRI_RANK_UNKNOWN};
+    if (logits->shape.rank > 0) {
+        shape = logits->shape;
+        shape.rank--;
+    }
     Value *labels;
     TRY(labels_input(o, b->g, MPR_INT64, &shape, &labels, b->err));
     CrossEntropyParams p;
@@ -164,7 +168,6 @@ static mpr_status cross_entropy(PassCtx *ctx, Builder *b, Value *logits, Value *
 /* Labels of the shape of the prediction, and the prediction in f32. */
 static mpr_status targets(Builder *b, const PassOptions *o, Value **pred, Value **target)
 {
-    if ((*pred)->shape.rank < 0) return no_rank(*pred, b->err);
     TRY(labels_input(o, b->g, MPR_FLOAT32, &(*pred)->shape, target, b->err));
     *pred = mpri_build_cast(b, *pred, MPR_FLOAT32);
     return b->failed;
@@ -189,6 +192,7 @@ static mpr_status mse(PassCtx *ctx, Builder *b, Value *pred, Value **loss)
 static mpr_status l1(PassCtx *ctx, Builder *b, Value *pred, Value **loss)
 {
     Value *target;
+    if (pred->shape.rank < 0) return no_rank(pred, b->err); /* two shapes would broadcast */
     TRY(targets(b, ctx->o, &pred, &target));
     Value *d = mpri_build2(b, OP_Sub, NULL, pred, target);
     *loss = mean_of_all(b, mpri_build1(b, OP_Abs, NULL, d));
@@ -208,6 +212,7 @@ static mpr_status bce_with_logits(PassCtx *ctx, Builder *b, Value *x, Value **lo
                  mpri_err_name(x->name));
         x = sigmoid->in[0];
     }
+    if (x->shape.rank < 0) return no_rank(x, b->err);
     TRY(targets(b, ctx->o, &x, &t));
     Value *one = mpri_build_scalar(b, MPR_FLOAT32, 1), *zero = mpri_build_scalar(b, MPR_FLOAT32, 0);
     Value *linear = mpri_build2(b, OP_Sub, NULL, mpri_build2(b, OP_Max, NULL, x, zero),
@@ -240,7 +245,8 @@ static mpr_status model_loss(Builder *b, const char *name, Value **loss)
         return list_outputs(b->g, b->err);
     }
     Value *v = out->value;
-    bool scalar = v->shape.rank == 0 || mpri_shape_elements(&v->shape) == 1;
+    /* A rank that only the data tell is checked when they are bound, by the Reshape. */
+    bool scalar = v->shape.rank <= 0 || mpri_shape_elements(&v->shape) == 1;
     if (!scalar || !mpri_dtype_is_float(v->dtype)) {
         char shape[256];
         mpri_err_set(b->err, MPR_E_NOT_DIFFERENTIABLE,

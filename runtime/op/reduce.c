@@ -37,7 +37,10 @@ mpr_status mpri_reduce_infer(InferCtx *c, TypeSet set, bool *all)
     TRY(mpri_op_mixed_type(c, 0, 1, set, p->out_dtype, &t));
     TRY(mpri_op_check_type(c, 1, TS_INDEX));
     TRY(mpri_op_check_rank(c, 1, 1, 1));
-    if (x->rank < 0) return mpri_infer_set(c, 0, t, NULL);
+    if (x->rank < 0) {
+        bool scalar = !op_in(c, 1) && !p->keepdims && !p->noop_with_empty_axes;
+        return mpri_infer_set(c, 0, t, scalar ? &(Shape){.rank = 0} : NULL);
+    }
     int64_t n = 0;
     const int64_t *v = op_in(c, 1) ? mpri_op_ints(c, 1, &n) : NULL;
     if (op_in(c, 1) && !v) {

@@ -60,6 +60,18 @@ static mpr_status bind_dims(mpr_session *s, const Graph *g, DimBinding *binding,
     return MPR_OK;
 }
 
+/* An input of unknown rank has the shape of what is bound to it. */
+static void take_shapes(mpr_session *s, Graph *g)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        Value *v = g->inputs[i].value;
+        const SessionInput *in = mpri_session_find_input(s, v->name);
+        if (v->shape.rank >= 0 || !in || !in->bound) continue;
+        v->shape.rank = in->rank;
+        for (int d = 0; d < in->rank; d++) v->shape.d[d] = in->dims[d];
+    }
+}
+
 /* A graph with the bound dims, after all bind passes, in `arena`. */
 static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bool no_fuse,
                               Graph **out, Err *err)
@@ -70,6 +82,7 @@ static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bo
     DimBinding *binding = mpri_binding_create(arena, g->sym);
     if (!binding) return mpri_err_nomem(err, 0);
     TRY(bind_dims(s, g, binding, err));
+    take_shapes(s, g);
     PassOptions o = s->pass[mode];
     o.grads = mode == MODE_TRAIN && s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
     o.no_fuse = no_fuse;

@@ -76,7 +76,7 @@ static mpr_status infer_swiglu(InferCtx *c)
 
 static Value *scalar(GradCtx *c, const Value *like, double v)
 {
-    return mpri_build_scalar(c->b, like->dtype, v);
+    return mpri_op_grad_scalar(c, like, v);
 }
 
 static Value *where(GradCtx *c, Value *cond, Value *x, Value *y)

@@ -137,7 +137,7 @@ static mpr_status grad_sigmoid(GradCtx *c)
 /* 1 / (1 + |x|)^2, divided twice: in f16 the square overflows from |x| = 255 on. */
 static mpr_status grad_softsign(GradCtx *c)
 {
-    Value *x = grad_in(c, 0), *one = mpri_build_scalar(c->b, x->dtype, 1);
+    Value *x = grad_in(c, 0), *one = mpri_op_grad_scalar(c, x, 1);
     Value *d = mpri_op_grad_binary(c, OP_Add, mpri_op_grad_unary(c, OP_Abs, x), one);
     c->dx[0] = grad_over(c, grad_over(c, c->dy[0], d), d);
     return mpri_op_grad_done(c);

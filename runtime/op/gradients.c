@@ -61,13 +61,16 @@ Value *mpri_op_grad_expand_like(GradCtx *c, Value *v, const Value *like)
                        mpri_build_i64s(c->b, like->shape.rank, like->shape.d));
 }
 
-Value *mpri_op_grad_zero(GradCtx *c, const Value *v)
+Value *mpri_op_grad_scalar(GradCtx *c, const Value *like, double v)
 {
-    return mpri_build_scalar(c->b, v->dtype, 0);
+    return like ? mpri_build_scalar(c->b, like->dtype, v) : NULL;
 }
+
+Value *mpri_op_grad_zero(GradCtx *c, const Value *v) { return mpri_op_grad_scalar(c, v, 0); }
 
 Value *mpri_op_grad_zeros_like(GradCtx *c, const Value *like)
 {
+    if (!like) return NULL;
     static const double zero; /* all bits zero: a zero of every float type */
     ConstantOfShapeParams p = {
         .value = {.dtype = like->dtype, .shape = {.rank = 1, .d = {1}}, .data = &zero}};
@@ -88,12 +91,12 @@ Value *mpri_op_grad_unary(GradCtx *c, int op, Value *a)
 Value *mpri_op_grad_scale(GradCtx *c, Value *a, double factor)
 {
     if (!a || factor == 1) return a;
-    return mpri_op_grad_binary(c, OP_Mul, a, mpri_build_scalar(c->b, a->dtype, factor));
+    return mpri_op_grad_binary(c, OP_Mul, a, mpri_op_grad_scalar(c, a, factor));
 }
 
 Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *axes)
 {
-    if (n == 0) return v;
+    if (n == 0 || !v) return v;
     ReduceParams p = {.keepdims = 1};
     return mpri_build2(c->b, op, &p, v, mpri_build_i64s(c->b, n, axes));
 }

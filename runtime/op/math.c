@@ -44,7 +44,7 @@ static Value *divide(GradCtx *c, Value *a, Value *b)
 {
     return mpri_op_grad_binary(c, OP_Div, a, b);
 }
-static Value *one(GradCtx *c, const Value *like) { return mpri_build_scalar(c->b, like->dtype, 1); }
+static Value *one(GradCtx *c, const Value *like) { return mpri_op_grad_scalar(c, like, 1); }
 
 /* (1 - x)(1 + x) */
 static Value *one_minus_square(GradCtx *c, Value *x)
@@ -118,7 +118,7 @@ static mpr_status grad_atanh(GradCtx *c)
 static mpr_status grad_mean(GradCtx *c)
 {
     Value *dy = wide_dy(c);
-    Value *share = divide(c, dy, mpri_build_scalar(c->b, dy->dtype, c->n->n_in));
+    Value *share = divide(c, dy, mpri_op_grad_scalar(c, dy, c->n->n_in));
     for (int k = 0; k < c->n->n_in; k++)
         if (grad_needs(c, k)) c->dx[k] = share;
     return mpri_op_grad_done(c);

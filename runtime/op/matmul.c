@@ -154,6 +154,7 @@ static Value *rows_of(GradCtx *c, Value *v)
 
 static Value *insert_one(GradCtx *c, Value *v, int from_end)
 {
+    if (!v) return NULL;
     int64_t dims[MPRI_MAX_RANK];
     int rank = v->shape.rank, at = rank - from_end;
     if (rank + 1 > MPRI_MAX_RANK) return v;

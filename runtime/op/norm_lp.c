@@ -138,7 +138,7 @@ static mpr_status grad_mean_variance(GradCtx *c)
     Value *var = mpri_op_grad_reduce(c, OP_ReduceMean, mul(c, from, from), n, axes.v);
     Value *s = mpri_op_grad_unary(c, OP_Sqrt, var);
     if (!s) return mpri_op_grad_done(c);
-    Value *e = mpri_build_scalar(c->b, s->dtype, (double)MPRI_MEAN_VARIANCE_EPSILON);
+    Value *e = mpri_op_grad_scalar(c, s, (double)MPRI_MEAN_VARIANCE_EPSILON);
     Value *d = mpri_op_grad_binary(c, OP_Add, s, e);
     Value *flat = sub(c, dy, mpri_op_grad_reduce(c, OP_ReduceMean, dy, n, axes.v));
     Value *dot = mpri_op_grad_reduce(c, OP_ReduceMean, mul(c, dy, from), n, axes.v);

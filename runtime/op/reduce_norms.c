@@ -80,7 +80,7 @@ static mpr_status grad_log_sum_exp(GradCtx *c)
     Value *x = wide(c, grad_in(c, 0)), *dy = wide(c, mpri_reduce_kept(c, &r, c->dy[0]));
     Value *y = fold(c, OP_ReduceLogSumExp, &r, grad_in(c, 0));
     if (!y) return mpri_op_grad_done(c);
-    Value *lowest = mpri_build_scalar(c->b, y->dtype, -HUGE_VAL);
+    Value *lowest = mpri_op_grad_scalar(c, y, -HUGE_VAL);
     Value *empty = mpri_op_grad_binary(c, OP_Equal, x, lowest), *zero = mpri_op_grad_zero(c, y);
     Value *share = mpri_op_grad_unary(c, OP_Exp, mpri_op_grad_binary(c, OP_Sub, x, y));
     share = mpri_build3(c->b, OP_Where, NULL, empty, zero, share);

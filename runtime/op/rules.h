@@ -140,6 +140,10 @@ Value *mpri_op_grad_reshape(GradCtx *c, Value *v, int rank, const int64_t *dims)
 Value *mpri_op_grad_reshape_like(GradCtx *c, Value *v, const Value *like);
 Value *mpri_op_grad_expand_like(GradCtx *c, Value *v, const Value *like);
 Value *mpri_op_grad_zeros_like(GradCtx *c, const Value *like);
+/* What a rule has built is NULL after a failure: these functions pass it on, a dereference would
+ * not. */
+/* Scalar of the type of `like`. */
+Value *mpri_op_grad_scalar(GradCtx *c, const Value *like, double v);
 /* Zero scalar of the type of v. */
 Value *mpri_op_grad_zero(GradCtx *c, const Value *v);
 /* a op b on values, sticky errors. */

@@ -155,7 +155,7 @@ static void grad_mul(const Site *s, Value *data, Value *updates, bool of_data, i
     Value *x = wide(c, data), *u = wide(c, updates), *dy = wide(c, c->dy[0]);
     if (of_data) c->dx[0] = site_write(s, dy, u, "mul");
     if (!grad_needs(c, k) || !x) return;
-    Value *zero = mpri_op_grad_zero(c, x), *one = mpri_build_scalar(c->b, x->dtype, 1);
+    Value *zero = mpri_op_grad_zero(c, x), *one = mpri_op_grad_scalar(c, x, 1);
     Value *x0 = mpri_op_grad_binary(c, OP_Equal, x, zero);
     Value *u0 = mpri_op_grad_binary(c, OP_Equal, u, zero);
     Value *nonzero = where(c, u0, one, u);

@@ -150,7 +150,7 @@ static Value *bordered(GradCtx *c, Value *v, const int64_t *before, const int64_
         pads[k] = sign * before[k];
         pads[rank + k] = sign * after[k];
     }
-    Value *fill = v ? mpri_build_scalar(c->b, v->dtype, v->dtype == MPR_BOOL) : NULL;
+    Value *fill = v ? mpri_op_grad_scalar(c, v, v->dtype == MPR_BOOL) : NULL;
     return mpri_build3(c->b, OP_Pad, &p, v, mpri_build_i64s(c->b, 2 * rank, pads), fill);
 }
 

@@ -425,6 +425,34 @@ static void check_shapes(const CaseRow *r, Device *device, const CaseShape *shap
     check_narrow(r, device, MPR_FLOAT32, 0, shapes);
 }
 
+/* Memory that ends anywhere in the making of the backward pass is an error, never a fault and never
+ * another graph. (What is only useful, such as known contents, may go without.) */
+static void check_memory(const CaseRow *r)
+{
+    enum { POINTS = 200 };
+    size_t grown = 0;
+    int nodes = 0;
+    for (int i = 0; i <= POINTS; i++) {
+        CaseRun x;
+        mpr_status status = open_row(r, MPR_FLOAT16, 0, NULL, &x);
+        size_t used = x.arena.used;
+        if (status == MPR_E_TYPE) { /* not a type of this operator */
+            test_case_close(&x);
+            return;
+        }
+        if (i) x.arena.limit = used + grown * (size_t)(i - 1) / POINTS + 1;
+        need(r, status, &x.err, "f16");
+        status = test_case_differentiate(&x, false);
+        if (i == 0) {
+            grown = x.arena.used - used;
+            nodes = x.g ? x.g->n_nodes : 0;
+        } else if (status == MPR_OK ? x.g->n_nodes != nodes : status != MPR_E_NOMEM) {
+            wrong(r, "status %d with %zu of %zu bytes", (int)status, x.arena.limit - used, grown);
+        }
+        test_case_close(&x);
+    }
+}
+
 static void check_grad(const CaseRow *r, Device *device)
 {
     static const CaseShape alone[] = {{0}, {2, {0, 3}}, {3, {1, 1, 4}}};
@@ -435,6 +463,7 @@ static void check_grad(const CaseRow *r, Device *device)
         {{3, {4, 1, 3}}, {2, {2, 1}}},
     };
     check_shapes(r, device, NULL);
+    check_memory(r);
     if (r->body || !(r->op->flags & OPF_ELEMENTWISE)) return;
     int inputs = 0;
     for (int k = 0; k < r->n_in; k++) 

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/installed" >/dev/null
 model=$source/tests/data/digits_vit/model_ts.onnx
 
-cmake -S "$source/tests/consumer" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/installed" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Werror" >/dev/null
+cmake -G Ninja -S "$source/tests/consumer" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/installed" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Werror" >/dev/null
 cmake --build "$work/cmake" >/dev/null
 "$work/cmake/consumer_c" "$model" | grep -qx 'x rank 4'
 "$work/cmake/consumer_cxx"

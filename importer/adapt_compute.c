@@ -123,6 +123,22 @@ static mpr_status adapt_selu(Draft *d, Err *err)
     return MPR_OK;
 }
 
+/* Types of 8-bit floats and of less than 8 bits are not computed; the file can still be looked at. */
+static mpr_status adapt_quantised(Draft *d, Err *err)
+{
+    static const char *const attributes[] = {"output_dtype", "precision"};
+    (void)err;
+    for (int k = 0; k < d->n_in; k++)
+        if (d->in[k] && d->in[k]->dtype && !mpri_dtype_size(d->in[k]->dtype))
+            d->opaque_why = "a data type that is not computed";
+    for (size_t i = 0; i < 2; i++) {
+        const AttributeProto *a = mpri_import_attr(d->node->p, attributes[i]);
+        if (a && a->i != 0 && !mpri_dtype_size((DType)a->i))
+            d->opaque_why = "a data type that is not computed";
+    }
+    return MPR_OK;
+}
+
 /* The type of input 1 is known as a rule: then the node is a Cast. */
 static mpr_status emit_cast(Draft *d, Value **out, Err *err)
 {
@@ -211,6 +227,8 @@ const AdaptRow mpri_adapt_compute[] = {
     {"PRelu", 1, 6, adapt_prelu},
     {"Selu", 1, 5, adapt_selu},
     {"CastLike", 15, 1000, adapt_cast_like},
+    {"QuantizeLinear", 1, INT32_MAX, adapt_quantised},
+    {"DequantizeLinear", 1, INT32_MAX, adapt_quantised},
     {"And", 1, 6, adapt_broadcast},
     {"Xor", 1, 6, adapt_broadcast},
     {"Or", 1, 6, adapt_broadcast},

@@ -58,6 +58,8 @@ void mpri_import_destroy(ImportedModel *m, const Alloc *alloc); /* NULL-safe */
  * shapes of the file that contradict its operators: MPR_E_SHAPE. Ask the imported graph, before any
  * pass. */
 mpr_status mpri_import_check_supported(const Graph *g, Err *err);
+/* The same for training, which quantised operators that can be run are refused for too. */
+mpr_status mpri_import_check_trainable(const Graph *g, Err *err);
 
 /* ---- export ---- */
 typedef struct WeightPatch { /* new contents of one initializer, f32, in the initializer's own

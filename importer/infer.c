@@ -134,7 +134,7 @@ void mpri_build_guess_outputs(Node *n)
         {"NonZero", MPR_INT64},        {"IsNaN", MPR_BOOL},
         {"IsInf", MPR_BOOL},           {"Xor", MPR_BOOL},
         {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32},
-        {"QuantizeLinear", MPR_UINT8}, {"CastLike", MPR_DTYPE_NONE},
+        {"QuantizeLinear", MPR_DTYPE_NONE}, {"CastLike", MPR_DTYPE_NONE},
     };
     if (n->opaque && guess_control_flow(n)) return;
     DType t = n->n_in && n->in[0] && mpri_dtype_is_float(n->in[0]->dtype) ? n->in[0]->dtype

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "importer/importer.h"
+#include "runtime/op/ops.h"
 
 enum { NAMES_SHOWN = 3 };
 
@@ -27,10 +28,15 @@ static bool is_live(const Node *n, const bool *live)
     return false;
 }
 
+static const char *type_of(const Node *n)
+{
+    return n->opaque_type ? n->opaque_type : n->op->name;
+}
+
 static int by_type(const void *a, const void *b)
 {
     const Node *x = *(const Node *const *)a, *y = *(const Node *const *)b;
-    int c = strcmp(x->opaque_type, y->opaque_type);
+    int c = strcmp(type_of(x), type_of(y));
     return c ? c : x->id - y->id;
 }
 
@@ -58,7 +64,7 @@ static const char *advice(Node *const *nodes, int n)
 {
     bool training = false, aten = false, quantised = false, microsoft = false, control = false;
     for (int i = 0; i < n; i++) {
-        const char *type = nodes[i]->opaque_type;
+        const char *type = type_of(nodes[i]);
         training |= is_training_op(type);
         aten |= strstr(type, "aten") || ends_with(type, "ATen");
         quantised |= is_quantised(type);
@@ -88,8 +94,8 @@ static void report(Node *const *nodes, int n, Err *err)
                                  mpri_err_name(nodes[i]->name));
     const char *why = nodes[0]->why;
     mpri_err_finding(err, MPR_E_UNSUPPORTED_OP,
-                     "operator %s is not supported: %d node%s (%s%s)%s%s",
-                     mpri_err_name(nodes[0]->opaque_type), n, n == 1 ? "" : "s", names,
+                     "operator %s is not supported%s: %d node%s (%s%s)%s%s",
+                     mpri_err_name(type_of(nodes[0])), nodes[0]->opaque_type ? "" : " in training", n, n == 1 ? "" : "s", names,
                      n > NAMES_SHOWN ? ", …" : "", why ? ": " : "", why ? why : "");
 }
 
@@ -108,7 +114,13 @@ static mpr_status report_contradictions(const Graph *g, Err *err)
     return err->code;
 }
 
-mpr_status mpri_import_check_supported(const Graph *g, Err *err)
+static bool refused(const Node *n, bool training)
+{
+    if (n->op->flags & OPF_OPAQUE) return true;
+    return training && (n->op->id == OP_QuantizeLinear || n->op->id == OP_DequantizeLinear);
+}
+
+static mpr_status check(const Graph *g, bool training, Err *err)
 {
     TRY(report_contradictions(g, err));
     Arena scratch;
@@ -122,13 +134,23 @@ mpr_status mpri_import_check_supported(const Graph *g, Err *err)
     }
     mark_live(g, live);
     for (Node *node = g->first; node; node = node->next)
-        if ((node->op->flags & OPF_OPAQUE) && is_live(node, live)) nodes[n++] = node;
+        if (refused(node, training) && is_live(node, live)) nodes[n++] = node;
     if (n) qsort(nodes, (size_t)n, sizeof *nodes, by_type);
     for (int i = 0, k; i < n; i = k) {
-        for (k = i + 1; k < n && nodes[k]->opaque_type == nodes[i]->opaque_type;) k++;
+        for (k = i + 1; k < n && type_of(nodes[k]) == type_of(nodes[i]);) k++;
         report(nodes + i, k - i, err);
     }
     if (n) mpri_err_advice(err, "%s", advice(nodes, n));
     mpri_arena_destroy(&scratch);
     return err->code;
+}
+
+mpr_status mpri_import_check_supported(const Graph *g, Err *err)
+{
+    return check(g, false, err);
+}
+
+mpr_status mpri_import_check_trainable(const Graph *g, Err *err)
+{
+    return check(g, true, err);
 }

@@ -17,7 +17,7 @@ static const KernelTable *const families[] = {
     &mpri_ref_norm_lp, &mpri_ref_det, &mpri_ref_loss_nll,
     &mpri_ref_einsum,      &mpri_ref_random,
     &mpri_ref_pool,        &mpri_ref_resize, &mpri_ref_conv_transpose,
-    &mpri_ref_grid_sample, &mpri_ref_space,
+    &mpri_ref_grid_sample, &mpri_ref_space,    &mpri_ref_quantize,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 

@@ -20,7 +20,7 @@ extern const KernelTable mpri_ref_reduce_norms, mpri_ref_reduce_arg, mpri_ref_cu
     mpri_ref_norm_lp, mpri_ref_det, mpri_ref_loss_nll;
 extern const KernelTable mpri_ref_einsum, mpri_ref_random;
 extern const KernelTable mpri_ref_pool, mpri_ref_resize, mpri_ref_conv_transpose,
-    mpri_ref_grid_sample, mpri_ref_space;
+    mpri_ref_grid_sample, mpri_ref_space, mpri_ref_quantize;
 
 #define REF_TABLE(rows) {(rows), (int)(sizeof(rows) / sizeof((rows)[0]))}
 #define REF_ROW(Op, lower, function) {.op = OP_##Op, .name = "ref." lower, .fn = (function)}

@@ -388,6 +388,15 @@ typedef struct SpaceToDepthParams {
 typedef struct CenterCropPadParams {
     Ints axes; /* empty = all */
 } CenterCropPadParams;
+typedef struct DequantizeParams {
+    int64_t axis, block_size; /* 0: no blocks */
+    int64_t output_dtype;     /* 0: of the scale */
+} DequantizeParams;
+typedef struct QuantizeParams {
+    DequantizeParams at; /* output_dtype 0: of the zero point */
+    int64_t precision;   /* type of the division; 0: of the scale */
+    int64_t saturate;    /* 8-bit floats only */
+} QuantizeParams;
 /* Col2Im(columns, image_shape, block_shape); Col2ImGrad(dy, block_shape): dims = shape of columns. */
 typedef struct Col2ImParams {
     Ints dilations, pads, strides; /* empty = default */

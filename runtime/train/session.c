@@ -142,14 +142,19 @@ static mpr_status check_rules_matched(mpr_session *s, Err *err)
     return mpri_err_advice(err, "operators and node names are listed by mpr-inspect --precision");
 }
 
-/* A pass that failed for want of a shape may have failed because of an unknown operator: then that
- * is the finding. */
+static mpr_status check_operators(const mpr_session *s, const Graph *g, Err *err)
+{
+    return s->loss ? mpri_import_check_trainable(g, err) : mpri_import_check_supported(g, err);
+}
+
+/* A pass that failed for want of a shape, and a model that has nothing to train, may have an
+ * operator that cannot be run or trained: then that is the finding. */
 static mpr_status tell_cause(const mpr_session *s, Err *err)
 {
     Err cause;
     mpri_err_clear(&cause);
     if (err->code != MPR_E_NOMEM &&
-        mpri_import_check_supported(s->model->m->graph, &cause) != MPR_OK &&
+        check_operators(s, s->model->m->graph, &cause) != MPR_OK &&
         cause.code == MPR_E_UNSUPPORTED_OP)
         *err = cause;
     return err->code;
@@ -159,7 +164,7 @@ static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
 {
     Graph *g = mpri_graph_clone(s->model->m->graph, &s->arena);
     if (!g) return mpri_err_nomem(err, 0);
-    TRY(mpri_session_select_params(s, g, err));
+    if (mpri_session_select_params(s, g, err) != MPR_OK) return tell_cause(s, err);
     TRY(mpri_graph_make_param_slots(g, err));
     fill_pass_options(s, mode);
     Arena scratch;
@@ -174,7 +179,7 @@ static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
     mpr_status status = mpri_passes_run(&ctx, STAGE_PREPARE, g, err);
     mpri_arena_destroy(&scratch);
     if (status != MPR_OK) return tell_cause(s, err);
-    TRY(mpri_import_check_supported(g, err));
+    TRY(check_operators(s, g, err));
     s->graph[mode] = g;
     return MPR_OK;
 }

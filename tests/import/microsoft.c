@@ -113,6 +113,45 @@ static void test_quantised_advice(void **state)
     mpri_import_destroy(m, mpri_alloc_default());
 }
 
+/* QuantizeLinear can be run but not trained; its 8-bit floats stay opaque. */
+static void test_quantised_in_training(void **state)
+{
+    (void)state;
+    Wire g = begin(), n;
+    static const float two = 2;
+    wm_add_f32(&g, "scale", (const int64_t[]){-1}, &two);
+    n = wm_node("QuantizeLinear", "quantise", "x scale", "q");
+    GRAPH_ADD_NODE(&g, &n);
+    n = wm_node("DequantizeLinear", "back", "q scale", "y");
+    GRAPH_ADD_NODE(&g, &n);
+    ImportedModel *m = import(&g);
+    Err err = {0};
+    assert_int_equal(mpri_import_check_supported(m->graph, &err), MPR_OK);
+    assert_int_equal(mpri_import_check_trainable(m->graph, &err), MPR_E_UNSUPPORTED_OP);
+    assert_non_null(strstr(err.message, "DequantizeLinear"));
+    assert_non_null(strstr(err.message, "'back'"));
+    assert_non_null(strstr(err.advice, "float model"));
+    mpri_import_destroy(m, mpri_alloc_default());
+}
+
+static void test_eight_bit_floats(void **state)
+{
+    (void)state;
+    Wire g = begin(), n;
+    static const float two = 2;
+    static const uint8_t zero = 0;
+    wm_add_f32(&g, "scale", (const int64_t[]){-1}, &two);
+    Wire t = wm_tensor("zero", 17, (const int64_t[]){-1}, &zero, 1);
+    wm_end(&g, 5, &t);
+    n = wm_node("QuantizeLinear", "quantise", "x scale zero", "y");
+    GRAPH_ADD_NODE(&g, &n);
+    ImportedModel *m = import(&g);
+    Err err = {0};
+    assert_int_equal(mpri_import_check_supported(m->graph, &err), MPR_E_UNSUPPORTED_OP);
+    assert_non_null(strstr(err.message, "data type"));
+    mpri_import_destroy(m, mpri_alloc_default());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -121,6 +160,8 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_unknown_forms_are_opaque),
         cmocka_unit_test(test_quantised_advice),
+        cmocka_unit_test(test_quantised_in_training),
+        cmocka_unit_test(test_eight_bit_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,9 +43,13 @@ mpr_status mpri_pass_slide(PassCtx *ctx, Graph *g, bool *changed, Err *err)
         Node *move = narrows(n) ? mpri_def(n->in[0]) : NULL;
         if (!moves_all(move) || !mpri_rewrite_one_use(move->out[0])) continue;
         Builder b = mpri_rewrite_builder(g, move, err);
-        Value *x = cast_before(&b, move->in[0], n->out[0]->dtype, n);
-        TRY(b.failed);
-        mpri_node_set_input(move, 0, x);
+        DType from = n->in[0]->dtype;
+        for (int k = 0; k < move->n_in; k++) { /* the border of Pad has the type of its inside */
+            if (!move->in[k] || move->in[k]->dtype != from) continue;
+            Value *x = cast_before(&b, move->in[k], n->out[0]->dtype, n);
+            TRY(b.failed);
+            mpri_node_set_input(move, k, x);
+        }
         TRY(mpri_infer_node(g, move, err));
         mpri_rewrite_forward(g, n, move->out[0]);
         *changed = true;

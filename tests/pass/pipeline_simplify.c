@@ -190,6 +190,14 @@ static void test_slide(void **state)
                     "a = Slice(x, s, e)\nb = Cast(a) {to=f16}\noutput y = b\n}\n");
     assert_false(test_graph_pass(&t, mpri_pass_slide));
     test_graph_close(&t);
+    /* the border of Pad has the type of what it surrounds */
+    test_graph_open(&t,
+                    "graph \"g\" {\ninput x: f32[4]\nconst p: i64[2] = [1,1]\n"
+                    "const v: f32[] = [5]\na = Pad(x, p, v)\nb = Cast(a) {to=f16}\noutput y = b\n}\n");
+    assert_true(test_graph_pass(&t, mpri_pass_slide));
+    assert_int_equal(t.g->outputs[0].value->dtype, MPR_FLOAT16);
+    assert_true(mpri_is(mpri_def(t.g->outputs[0].value), OP_Pad));
+    test_graph_close(&t);
 }
 
 int main(void)

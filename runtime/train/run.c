@@ -178,6 +178,8 @@ static mpr_status prepare(Run *r)
     if (!r->g) return mpri_err_nomem(r->err, 0);
     TRY(override_initializers(r));
     if (r->want_grads && r->of_params) TRY(mpri_graph_make_param_slots(r->g, r->err));
+    else /* nothing is trained: no master in f32 stands before a weight of the file */
+        for (int i = 0; i < r->g->n_params; i++) r->g->params[i].trained = false;
     TRY(keep_values(r));
     TRY(mpri_import_check_supported(r->g, r->err));
     TRY(run_passes(r, STAGE_PREPARE, r->g, NULL));

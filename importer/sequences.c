@@ -185,10 +185,15 @@ static mpr_status split_even(SequenceCall *c, int64_t size, int64_t whole, bool 
     return MPR_OK;
 }
 
-/* Sizes in a tensor: as many outputs of a Split as it has elements. */
+/* Sizes in a tensor: as many outputs of a Split as it has elements. Split reads them from an input
+ * since opset 13, SplitToSequence since 11. */
 static mpr_status split_listed(SequenceCall *c, int64_t n, int64_t axis)
 {
+    static const Opset thirteen = {"", 13};
+    static const Opsets since_13 = {&thirteen, 1};
     Inliner *x = c->x;
+    Expansion here = *c->e;
+    if (mpri_opset_of(here.opsets, "") < 13) here.opsets = &since_13;
     const char **names, *in[2] = {input(c, 0), input(c, 1)};
     TRY(name_pieces(c, n, &names));
     NodeProto *p = mpri_inline_node(x, "Split", 2, in, n ? names[0] : "");
@@ -199,7 +204,7 @@ static mpr_status split_listed(SequenceCall *c, int64_t n, int64_t axis)
     for (int64_t i = 0; i < n; i++) out[i] = (char *)(uintptr_t)names[i];
     p->output = out;
     p->n_output = (size_t)n;
-    return n ? mpri_inline_emit(x, p, c->e) : MPR_OK;
+    return n ? mpri_inline_emit(x, p, &here) : MPR_OK;
 }
 
 static mpr_status split(SequenceCall *c)
@@ -208,7 +213,7 @@ static mpr_status split(SequenceCall *c)
     int64_t axis = mpri_inline_int(c->p, "axis", 0), size = 1, whole, n;
     bool sizes = input(c, 1)[0], keep = sizes || mpri_inline_int(c->p, "keepdims", 1) != 0;
     if (sizes && !mpri_inline_known(x, input(c, 1), &size)) {
-        if (mpri_inline_dim(x, input(c, 1), 0, &n) && mpri_opset_of(c->e->opsets, "") >= 13) {
+        if (mpri_inline_dim(x, input(c, 1), 0, &n)) {
             *c->taken = true;
             return split_listed(c, n, axis);
         }

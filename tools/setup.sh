@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(gcc libc6-dev cmake ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libpthreadpool-dev
           libjansson-dev libyaml-dev libzip-dev libxxhash-dev libpopt-dev uthash-dev)
 if [ "${1:-}" = test ]; then
-    packages+=(g++ libcmocka-dev libonnx-dev)
+    packages+=(g++ libcmocka-dev libonnx-dev libonnx-testdata)
 fi
 
 missing=()

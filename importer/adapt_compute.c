@@ -123,7 +123,7 @@ static mpr_status adapt_selu(Draft *d, Err *err)
     return MPR_OK;
 }
 
-/* Types of 8-bit floats and of less than 8 bits are not computed; the file can still be looked at. */
+/* 8-bit floats and types of less than 8 bits are not computed; the file can still be looked at. */
 static mpr_status adapt_quantised(Draft *d, Err *err)
 {
     static const char *const attributes[] = {"output_dtype", "precision"};

@@ -95,7 +95,8 @@ static void report(Node *const *nodes, int n, Err *err)
     const char *why = nodes[0]->why;
     mpri_err_finding(err, MPR_E_UNSUPPORTED_OP,
                      "operator %s is not supported%s: %d node%s (%s%s)%s%s",
-                     mpri_err_name(type_of(nodes[0])), nodes[0]->opaque_type ? "" : " in training", n, n == 1 ? "" : "s", names,
+                     mpri_err_name(type_of(nodes[0])),
+                     nodes[0]->opaque_type ? "" : " in training", n, n == 1 ? "" : "s", names,
                      n > NAMES_SHOWN ? ", …" : "", why ? ": " : "", why ? why : "");
 }
 

@@ -540,10 +540,28 @@ MPR_API MPR_MUST_USE mpr_status mpr_session_vjp(mpr_model *model, const mpr_tens
 typedef struct mpr_convert_options {
     size_t size;
     mpr_dtype to;                 /* MPR_FLOAT16, MPR_BFLOAT16; MPR_FLOAT32: the way back */
-    const char *mode;             /* "train" (default): FP32 weights stay, casts are inserted */
-    const char *autocast_profile; /* NULL: torch-cuda */
+    const char *mode;             /* "train": FP32 weights stay, casts are inserted; "infer": weights become 16-bit; NULL: "train" when there are float weights */
+    const char *autocast_profile; /* NULL or "paint": lists and painting over all scopes; else as in mpr_session_options (training only) */
     const char *const *keep_fp32;
     bool dry_run;                 /* nothing is written; *changed tells */
+    /* The rest is for "paint". Lists end with NULL. */
+    const char *const *rules;     /* "exclude RULE", "include RULE", "force-include RULE"; RULE is op:RE, node:RE, out:RE, domain:RE or scope:RE; the last match wins */
+    const char *lists;            /* file that amends the lists allow, infer, deny, clear */
+    const char *const *io;        /* "NAME=keep|fp16|bf16|fp32", NAME of a graph input or output or "all" */
+    const char *const *no_guard;  /* "eps", "mask", "variance", "reduction", "loss", "range-act" */
+    const char *weights_oor;      /* "keep-fp32" (default), "saturate", "error": weights that do not fit */
+    int min_island;               /* 0 = 1 */
+    int64_t max_reduction;        /* 0: none */
+    const char *external;         /* "auto" (default), "never", "always": where tensor data go */
+    bool strict;                  /* a rule that matches nothing is an error */
+    bool no_passes;               /* write the file as it was read */
+    const char *calib;            /* npz with graph inputs: ranges for the guards */
+    double margin;                /* 0 = 4 */
+    const char *report, *annotations; /* JSON files to write */
+    const char *dot, *svg;        /* pictures to write */
+    const char *explain;          /* a node (name, =VALUE or path): its reasons go to *explained, which mpr_free_text frees */
+    char **explained;
+    const char *const *echo;      /* key, value, key, value …: options as the report shows them */
 } mpr_convert_options;
 typedef struct mpr_convert_result {
     size_t size;
@@ -552,7 +570,7 @@ typedef struct mpr_convert_result {
     bool changed;
 } mpr_convert_result;
 /* Write a mixed-precision copy of the model's file. Checked by an own type check before it is renamed into
- * place; graph inputs, outputs and initializers keep their types. What is added is marked, and a later
+ * place; graph inputs, outputs and in training initializers keep their types. What is added is marked, and a later
  * conversion takes it out first: running twice gives the same bytes, MPR_FLOAT32 gives the original. */
 MPR_API MPR_MUST_USE mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_options *options, mpr_convert_result *result);
 

@@ -1,7 +1,8 @@
 /* Body of mpr.h: tensors, run, convert, inspect, bench. */
+#include <stdio.h>
 #include <string.h>
 
-#include "convert/convert.h"
+#include "convert/mixed.h"
 #include "runtime/train/bench.h"
 #include "runtime/train/inspect.h"
 #include "runtime/train/run.h"
@@ -93,6 +94,69 @@ mpr_status mpr_session_vjp(mpr_model *model, const mpr_tensors *inputs,
 
 /* ---- convert ---- */
 
+static mpr_status check_convert_mode(const mpr_convert_options *o, bool paint, Err *err)
+{
+    bool infer = o->mode && !strcmp(o->mode, "infer");
+    if (o->mode && !infer && strcmp(o->mode, "train")) {
+        mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed are train and infer",
+                     mpri_err_name(o->mode));
+        return mpri_err_advice(err, "leave it out for train");
+    }
+    if (!infer || paint || o->to == MPR_FLOAT32) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "mode infer with the autocast profile '%s'",
+                 mpri_err_name(o->autocast_profile));
+    return mpri_err_advice(err, "use the profile paint, which is the default");
+}
+
+static mpr_status read_lists(const char *path, Arena *arena, char **text, Err *err)
+{
+    *text = NULL;
+    if (!path) return MPR_OK;
+    FILE *f = fopen(path, "rbe");
+    if (!f) {
+        mpri_err_set(err, MPR_E_IO, "%s: cannot be opened", mpri_err_name(path));
+        return mpri_err_advice(err, "pass the path of a list file");
+    }
+    enum { MOST = 1 << 20 };
+    char *bytes = mpri_arena_alloc(arena, MOST + 1);
+    size_t n = bytes ? fread(bytes, 1, MOST, f) : 0;
+    fclose(f);
+    if (!bytes) return mpri_err_nomem(err, MOST);
+    bytes[n] = '\0';
+    *text = bytes;
+    return MPR_OK;
+}
+
+static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_convert_options *o,
+                                  Arena *arena, ConvertResult *r, Err *err)
+{
+    char *lists;
+    TRY(read_lists(o->lists, arena, &lists, err));
+    MixedOptions mo = {
+        .to = o->to,
+        .mode = o->mode,
+        .paint = {.rules = o->rules, .keep = o->keep_fp32, .no_guard = o->no_guard,
+                  .lists = lists, .min_island = o->min_island,
+                  .max_reduction = o->max_reduction, .weights_oor = o->weights_oor,
+                  .margin = o->margin > 0 ? o->margin : 4},
+        .io = o->io,
+        .external = o->external,
+        .report = o->report,
+        .annotations = o->annotations,
+        .dot = o->dot,
+        .svg = o->svg,
+        .explain = o->explained ? o->explain : NULL,
+        .explained = o->explained,
+        .echo = o->echo,
+        .dry_run = o->dry_run,
+        .no_passes = o->no_passes,
+        .strict = o->strict,
+        .alloc = &model->ctx->alloc,
+        .log = &model->ctx->log,
+    };
+    return mpri_mixed_file(model->m, path, &mo, r, err);
+}
+
 static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given,
                           mpr_convert_result *result, Err *err)
 {
@@ -103,11 +167,8 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
                      mpri_dtype_long(o.to));
         return mpri_err_advice(err, "use --to fp16, --to bf16, or --to fp32 for the way back");
     }
-    if (o.mode && strcmp(o.mode, "train")) {
-        mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed is train",
-                     mpri_err_name(o.mode));
-        return mpri_err_advice(err, "leave it out");
-    }
+    bool paint = !o.autocast_profile || !strcmp(o.autocast_profile, "paint");
+    TRY(check_convert_mode(&o, paint, err));
     if (!o.dry_run) TRY(mpri_api_pointer(path, "path", err));
     Device *device;
     Arena arena;
@@ -116,9 +177,11 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
     mpri_arena_init(&arena, &model->ctx->alloc, 0);
     mpr_status status = mpri_context_device(model->ctx, &device, err);
     if (status == MPR_OK) {
-        status = mpri_profile_load(o.autocast_profile ? o.autocast_profile : "torch-cuda",
-                                   o.keep_fp32, &arena, &profile, err);
-        if (status == MPR_OK) {
+        status = mpri_profile_load(paint ? "torch-cuda" : o.autocast_profile, o.keep_fp32, &arena,
+                                   &profile, err);
+        if (status == MPR_OK && (paint || o.to == MPR_FLOAT32)) {
+            status = convert_painted(model, path, &o, &arena, &r, err);
+        } else if (status == MPR_OK) {
             ConvertOptions co = {
                 .to = o.to,
                 .profile = profile,

@@ -1,21 +1,60 @@
 /* mpr-convert: write a mixed-precision copy of an ONNX file. */
 #include "tools/common/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const CliRow rows[] = {
     {"output", 'o', NULL, CLI_STRING, NULL, NULL, "OUT.onnx", "where the converted file goes",
      "conversion"},
     {"to", 0, NULL, CLI_STRING, "fp16", "fp16|bf16|fp32|f16|float16|bfloat16|f32|float32", NULL,
-     "the 16-bit type; fp32 takes out what an earlier run added", "conversion"},
-    {"mode", 0, NULL, CLI_STRING, "train", "train", NULL,
-     "train: FP32 weights stay, casts are inserted", "conversion"},
-    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE",
-     "torch-cuda, torch-cpu or a rule file", "conversion"},
+     "the 16-bit type; fp32 is the way back", "conversion"},
+    {"mode", 0, NULL, CLI_STRING, NULL, "train|infer", NULL,
+     "train: FP32 weights stay, casts are inserted; infer: weights become 16-bit (train when the "
+     "model has float weights)", "conversion"},
+    {"autocast-profile", 0, NULL, CLI_STRING, "paint", NULL, "NAME|FILE",
+     "paint, or operator by operator: torch-cuda, torch-cpu or a rule file", "conversion"},
     {"keep-fp32", 0, NULL, CLI_LIST, NULL, NULL, "OP|/GLOB",
      "operators or nodes that stay in float32", "conversion"},
+    {"lists", 0, NULL, CLI_STRING, NULL, NULL, "FILE",
+     "YAML or JSON that amends the lists allow, infer, deny, clear", "conversion"},
+    {"exclude", 0, NULL, CLI_LIST, NULL, NULL, "RULE",
+     "stays in float32; RULE is op:RE, node:RE, out:RE, domain:RE or scope:RE", "conversion"},
+    {"include", 0, NULL, CLI_LIST, NULL, NULL, "RULE",
+     "goes into 16 bits unless a guard objects; of several rules the last match wins",
+     "conversion"},
+    {"force-include", 0, NULL, CLI_LIST, NULL, NULL, "RULE",
+     "goes into 16 bits even against a guard", "conversion"},
+    {"no-guard", 0, NULL, CLI_LIST, NULL, NULL, "NAME",
+     "switch a guard off: eps, mask, variance, reduction, loss, range-act", "conversion"},
+    {"io", 0, NULL, CLI_LIST, NULL, NULL, "NAME=TYPE",
+     "type of a graph input or output: keep, fp16, bf16, fp32; NAME all sets the rest",
+     "conversion"},
+    {"weights-oor", 0, NULL, CLI_STRING, "keep-fp32", "keep-fp32|saturate|error", NULL,
+     "weights that do not fit", "conversion"},
+    {"min-island", 0, NULL, CLI_INT, "1", NULL, "N",
+     "least number of allow-list nodes in a low region", "conversion"},
+    {"max-reduction", 0, NULL, CLI_INT, "0", NULL, "K",
+     "longest MatMul or Conv reduction in low precision (0: any)", "conversion"},
+    {"calib", 0, NULL, CLI_STRING, NULL, NULL, "DATA.npz",
+     "graph inputs, from which the guards take the ranges of activations", "conversion"},
+    {"margin", 0, NULL, CLI_FLOAT, "4", NULL, "X", "room above the largest value seen",
+     "conversion"},
+    {"external", 0, NULL, CLI_STRING, "auto", "auto|never|always", NULL,
+     "where tensor data go", "conversion"},
+    {"passes", 0, NULL, CLI_STRING, "all", "all|none", NULL, "none: parse and write again",
+     "conversion"},
+    {"strict", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "a rule that matches nothing is an error",
+     "conversion"},
     {"dry-run", 0, NULL, CLI_FLAG, NULL, NULL, NULL,
-     "write nothing; exit 4 when the file would change", "conversion"},
+     "write nothing but reports; exit 4 when the file would change", "conversion"},
+    {"explain", 0, NULL, CLI_STRING, NULL, NULL, "NODE",
+     "print the reasons of one node: its name, =VALUE, or its path", "insight"},
+    {"report", 0, NULL, CLI_STRING, NULL, NULL, "F.json", "every decision with its reasons",
+     "insight"},
+    {"annotations", 0, NULL, CLI_STRING, NULL, NULL, "F.json", "the decisions alone", "insight"},
+    {"dot", 0, NULL, CLI_STRING, NULL, NULL, "F.dot", "picture coloured by precision", "insight"},
+    {"svg", 0, NULL, CLI_STRING, NULL, NULL, "F.svg", "the same as an image", "insight"},
     {NULL, 0, NULL, CLI_FLAG, NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -23,6 +62,64 @@ static mpr_dtype target(const char *to)
 {
     return *to == 'b' ? MPR_BFLOAT16 : strstr(to, "16") ? MPR_FLOAT16 : MPR_FLOAT32;
 }
+
+/* ---- rules, in the order of the command line ---- */
+
+typedef struct Rule {
+    int order;
+    char *text;
+} Rule;
+
+typedef struct Texts {
+    Rule rules[512];
+    const char *list[513];
+    const char *echo[64];
+    int n, n_echo;
+} Texts;
+
+static int by_order(const void *a, const void *b)
+{
+    return ((const Rule *)a)->order - ((const Rule *)b)->order;
+}
+
+/* False when there are too many, or no memory. */
+static bool collect_rules(const Cli *cli, Texts *t)
+{
+    static const char *const flags[] = {"exclude", "include", "force-include"};
+    for (int i = 0; i < 3; i++) {
+        const CliValue *v = cli_value(cli, flags[i]);
+        for (int k = 0; k < v->n_list; k++) {
+            if (t->n == 512) return false;
+            size_t size = strlen(flags[i]) + strlen(v->list[k]) + 2;
+            char *text = malloc(size);
+            if (!text) return false;
+            snprintf(text, size, "%s %s", flags[i], v->list[k]);
+            t->rules[t->n++] = (Rule){v->order[k], text};
+        }
+    }
+    qsort(t->rules, (size_t)t->n, sizeof *t->rules, by_order);
+    for (int i = 0; i < t->n; i++) t->list[i] = t->rules[i].text;
+    return true;
+}
+
+static void collect_echo(const Cli *cli, Texts *t)
+{
+    for (int i = 0; rows[i].name && t->n_echo < 60; i++) {
+        bool file = !strcmp(rows[i].group, "insight") || !strcmp(rows[i].name, "output") ||
+                    !strcmp(rows[i].name, "dry-run") || !strcmp(rows[i].name, "calib") ||
+                    !strcmp(rows[i].name, "lists");
+        if (file || rows[i].kind == CLI_LIST || !cli_is_set(cli, rows[i].name)) continue;
+        t->echo[t->n_echo++] = rows[i].name;
+        t->echo[t->n_echo++] = cli_text(cli, rows[i].name);
+    }
+}
+
+static void free_rules(Texts *t)
+{
+    for (int i = 0; i < t->n; i++) free(t->rules[i].text);
+}
+
+/* ---- one conversion ---- */
 
 static void report(const Cli *cli, const char *file, const mpr_convert_result *r)
 {
@@ -38,34 +135,77 @@ static void report(const Cli *cli, const char *file, const mpr_convert_result *r
                cli_text(cli, "to"), fp32, r->changed ? "" : " (nothing to change)");
 }
 
-static int run(Cli *cli)
+static mpr_convert_options options(const Cli *cli, const Texts *t, char **explained)
 {
-    mpr_model *model = NULL;
-    int code = 0;
-    const char *out = cli_text(cli, "output");
-    mpr_convert_result r = {.size = sizeof r};
-    mpr_convert_options o = {
-        .size = sizeof o,
+    return (mpr_convert_options){
+        .size = sizeof(mpr_convert_options),
         .to = target(cli_text(cli, "to")),
         .mode = cli_text(cli, "mode"),
         .autocast_profile = cli_text(cli, "autocast-profile"),
         .keep_fp32 = cli_list(cli, "keep-fp32"),
         .dry_run = cli_flag(cli, "dry-run"),
+        .rules = t->list,
+        .lists = cli_text(cli, "lists"),
+        .io = cli_list(cli, "io"),
+        .no_guard = cli_list(cli, "no-guard"),
+        .weights_oor = cli_text(cli, "weights-oor"),
+        .min_island = (int)cli_int(cli, "min-island"),
+        .max_reduction = cli_int(cli, "max-reduction"),
+        .external = cli_text(cli, "external"),
+        .strict = cli_flag(cli, "strict"),
+        .no_passes = !strcmp(cli_text(cli, "passes"), "none"),
+        .calib = cli_text(cli, "calib"),
+        .margin = cli_float(cli, "margin"),
+        .report = cli_text(cli, "report"),
+        .annotations = cli_text(cli, "annotations"),
+        .dot = cli_text(cli, "dot"),
+        .svg = cli_text(cli, "svg"),
+        .explain = cli_text(cli, "explain"),
+        .explained = explained,
+        .echo = t->echo,
     };
-    if (cli->n_args != 1)
-        return cli_usage(cli, "mpr-convert IN.onnx -o OUT.onnx", "expected one IN.onnx, found %d",
-                         cli->n_args);
-    if (!out && !o.dry_run)
-        return cli_usage(cli, "add -o OUT.onnx, or --dry-run", "--output is missing");
+}
+
+static int convert(Cli *cli, const Texts *t)
+{
+    mpr_model *model = NULL;
+    char *explained = NULL;
+    int code = 0;
+    const char *out = cli_text(cli, "output");
+    mpr_convert_result r = {.size = sizeof r};
+    mpr_convert_options o = options(cli, t, &explained);
     if (mpr_model_load(cli->ctx, cli->args[0], NULL, &model) != MPR_OK)
         return cli_fail(cli, cli->ctx);
     if (mpr_convert(model, out, &o, &r) != MPR_OK) {
         code = cli_fail(cli, model);
     } else {
-        report(cli, o.dry_run ? cli->args[0] : out, &r);
+        if (explained) fputs(explained, stdout);
+        else report(cli, o.dry_run ? cli->args[0] : out, &r);
         code = o.dry_run && r.changed ? 4 : 0;
     }
+    mpr_free_text(cli->ctx, explained);
     mpr_model_destroy(model);
+    return code;
+}
+
+static int run(Cli *cli)
+{
+    static const char *const files[] = {"report", "annotations", "dot", "svg"};
+    static Texts texts;
+    if (cli->n_args != 1)
+        return cli_usage(cli, "mpr-convert IN.onnx -o OUT.onnx", "expected one IN.onnx, found %d",
+                         cli->n_args);
+    if (!cli_text(cli, "output") && !cli_flag(cli, "dry-run"))
+        return cli_usage(cli, "add -o OUT.onnx, or --dry-run", "--output is missing");
+    for (int i = 0; i < 4; i++) {
+        int code = cli_keep_input(cli, files[i], cli_text(cli, files[i]), cli->args[0]);
+        if (code) return code;
+    }
+    int code = collect_rules(cli, &texts) ? 0 : cli_usage(cli, "join them with |",
+                                                          "more than 512 rules");
+    collect_echo(cli, &texts);
+    if (!code) code = convert(cli, &texts);
+    free_rules(&texts);
     return code;
 }
 
@@ -74,8 +214,9 @@ int main(int argc, char **argv)
     Cli cli = {.tool = "mpr-convert",
                .usage = "IN.onnx -o OUT.onnx [options]",
                .about = "write a mixed-precision copy of an ONNX file",
-               .examples = "  mpr-convert model.onnx -o model-fp16.onnx --to fp16 --mode train\n"
-                           "  mpr-convert model.onnx --dry-run --autocast-profile torch-cpu\n"};
+               .examples = "  mpr-convert model.onnx -o model-fp16.onnx --to fp16 --mode infer\n"
+                           "  mpr-convert model.onnx --dry-run --exclude 'op:Softmax|Add' --explain "
+                           "/layer0/MatMul\n"};
     bool done;
     int code = cli_parse(&cli, rows, argc, argv, &done);
     if (!code && !done) code = cli_context(&cli);

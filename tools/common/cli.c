@@ -246,6 +246,9 @@ static int set_value(Cli *cli, int i, const char *text, const char *origin)
     if (row->kind == CLI_LIST) {
         v->list = realloc(v->list, sizeof *v->list * ((size_t)v->n_list + 2));
         if (!v->list) { fputs("no memory\n", stderr); exit(6); }
+        v->order = realloc(v->order, sizeof *v->order * ((size_t)v->n_list + 1));
+        if (!v->order) { fputs("no memory\n", stderr); exit(6); }
+        v->order[v->n_list] = cli->n_listed++;
         v->list[v->n_list++] = v->text;
         v->list[v->n_list] = NULL;
     }
@@ -598,7 +601,7 @@ mpr_dtype cli_precision(Cli *cli, int *bad)
 void cli_free(Cli *cli)
 {
     mpr_context_destroy(cli->ctx);
-    for (int i = 0; cli->values && i < cli->n_rows; i++) free(cli->values[i].list);
+    for (int i = 0; cli->values && i < cli->n_rows; i++) { free(cli->values[i].list); free(cli->values[i].order); }
     free(cli->rows);
     free(cli->values);
     free(cli->args);

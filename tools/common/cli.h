@@ -27,6 +27,7 @@ typedef struct CliRow {
 typedef struct CliValue {
     const char *text;      /* last value; the default when not set; NULL when none */
     const char **list; int n_list;
+    int *order;            /* of each item among all list items: later ones were given later */
     bool set;              /* by config, environment or flag */
 } CliValue;
 
@@ -39,6 +40,7 @@ typedef struct Cli {
     CliRow *rows; int n_rows;
     CliValue *values;
     const char **args; int n_args; /* positional */
+    int n_listed;          /* list items so far */
     char **kept; int n_kept;       /* all texts of values, words and args; cli_free frees them */
     bool json, quiet, verbose, progress, color, terminal;
     mpr_context *ctx;

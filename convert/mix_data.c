@@ -1,0 +1,266 @@
+/* Contents of constants: read from any storage form, measured, and stored in another type. */
+#include "convert/mix.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "importer/file.h"
+#include "importer/wire.h"
+
+enum { T_DIMS = 1, T_TYPE = 2, T_FLOATS = 4, T_INTS = 5, T_RAW = 9, T_EXTERNAL = 13, T_WHERE = 14 };
+
+/* ---- shapes ---- */
+
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t r;
+    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &r) ? -1 : r;
+}
+
+static int64_t tensor_elements(const Tree *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->n; i++) {
+        if (t->f[i].number != T_DIMS) continue;
+        if (t->f[i].type == WIRE_VARINT) n = times(n, (int64_t)t->f[i].value);
+        uint64_t d;
+        size_t pos = 0;
+        while (t->f[i].type == WIRE_BYTES && pos < t->f[i].len) {
+            if (!mpri_wire_varint(t->f[i].bytes, t->f[i].len, &pos, &d)) return -1;
+            n = times(n, (int64_t)d);
+        }
+    }
+    return n;
+}
+
+static int64_t declared_elements(const Tree *info)
+{
+    TreeField *type = info ? mpri_tree_find(info, 2) : NULL;
+    TreeField *tensor = type && type->tree ? mpri_tree_find(type->tree, 1) : NULL;
+    TreeField *shape = tensor && tensor->tree ? mpri_tree_find(tensor->tree, 2) : NULL;
+    WireField dim, value;
+    int64_t n = 1;
+    size_t pos = 0;
+    if (!shape) return -1;
+    while (mpri_wire_next(shape->bytes, shape->len, &pos, &dim) == WIRE_OK) {
+        if (dim.number != 1 || dim.type != WIRE_BYTES) continue;
+        if (!mpri_wire_find(shape->bytes, dim.body, 1, &value)) return -1;
+        n = times(n, (int64_t)value.value);
+    }
+    return n;
+}
+
+int64_t mpri_mix_elements(const Mix *m, const MixValue *v)
+{
+    (void)m;
+    return v->tensor ? tensor_elements(v->tensor) : declared_elements(v->info);
+}
+
+static int tensor_dims(const Tree *t, int64_t *d, int cap)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        if (t->f[i].number != T_DIMS) continue;
+        if (t->f[i].type == WIRE_VARINT && n < cap) d[n++] = (int64_t)t->f[i].value;
+        uint64_t v;
+        size_t pos = 0;
+        while (t->f[i].type == WIRE_BYTES && pos < t->f[i].len && n < cap) {
+            if (!mpri_wire_varint(t->f[i].bytes, t->f[i].len, &pos, &v)) return 0;
+            d[n++] = (int64_t)v;
+        }
+    }
+    return n;
+}
+
+static int declared_dims(const Tree *info, int64_t *d, int cap)
+{
+    TreeField *type = info ? mpri_tree_find(info, 2) : NULL;
+    TreeField *tensor = type && type->tree ? mpri_tree_find(type->tree, 1) : NULL;
+    TreeField *shape = tensor && tensor->tree ? mpri_tree_find(tensor->tree, 2) : NULL;
+    WireField dim, value;
+    int n = 0;
+    size_t pos = 0;
+    while (shape && mpri_wire_next(shape->bytes, shape->len, &pos, &dim) == WIRE_OK)
+        if (dim.number == 1 && dim.type == WIRE_BYTES && n < cap)
+            d[n++] = mpri_wire_find(shape->bytes, dim.body, 1, &value) ? (int64_t)value.value : -1;
+    return n;
+}
+
+int64_t mpri_mix_dim(const MixValue *v, int axis)
+{
+    int64_t d[64];
+    int n = v->tensor ? tensor_dims(v->tensor, d, 64) : declared_dims(v->info, d, 64);
+    if (axis < 0) axis += n;
+    return axis >= 0 && axis < n ? d[axis] : -1;
+}
+
+/* ---- reading ---- */
+
+static bool external(Mix *m, const Tree *t, size_t need, const void **data)
+{
+    const char *location = NULL;
+    int64_t offset = 0, length = -1;
+    Err err = {0};
+    const SourceMap *map;
+    for (int i = 0; i < t->n; i++) {
+        if (t->f[i].number != T_EXTERNAL || !t->f[i].tree) continue;
+        const char *key = mpri_tree_text(m->pool, t->f[i].tree, 1);
+        const char *value = mpri_tree_text(m->pool, t->f[i].tree, 2);
+        if (!strcmp(key, "location")) location = value;
+        if (!strcmp(key, "offset") && !mpri_parse_i64(value, &offset)) return false;
+        if (!strcmp(key, "length") && !mpri_parse_i64(value, &length)) return false;
+    }
+    if (!location || offset < 0 ||
+        mpri_source_external(m->source, m->pool->arena, "", location, &map, &err) != MPR_OK)
+        return false;
+    if ((size_t)offset > map->size || need > map->size - (size_t)offset) return false;
+    if (length >= 0 && (size_t)length < need) return false;
+    *data = map->bytes + offset;
+    return true;
+}
+
+/* Packed or single entries of float_data and int32_data. */
+static bool typed(Mix *m, const Tree *t, DType type, int64_t n, const void **data)
+{
+    uint32_t number = type == MPR_FLOAT32 ? T_FLOATS : T_INTS;
+    size_t size = mpri_dtype_size(type);
+    uint8_t *out = mpri_pool_take(m->pool, size * (size_t)n);
+    int64_t at = 0;
+    for (int i = 0; i < t->n; i++) {
+        const TreeField *f = &t->f[i];
+        if (f->number != number) continue;
+        uint64_t v = f->value;
+        size_t pos = 0;
+        do {
+            if (f->type == WIRE_BYTES) {
+                if (pos >= f->len) break;
+                if (number == T_INTS && !mpri_wire_varint(f->bytes, f->len, &pos, &v)) return false;
+                if (number == T_FLOATS) {
+                    uint32_t bits;
+                    if (f->len - pos < 4) return false;
+                    memcpy(&bits, f->bytes + pos, 4);
+                    v = bits;
+                    pos += 4;
+                }
+            }
+            if (at >= n) return false;
+            memcpy(out + size * (size_t)at++, &v, size);
+        } while (f->type == WIRE_BYTES);
+    }
+    *data = out;
+    return at == n;
+}
+
+bool mpri_mix_tensor(Mix *m, const Tree *t, MixTensor *out)
+{
+    TreeField *raw = mpri_tree_find(t, T_RAW);
+    *out = (MixTensor){.type = (DType)mpri_tree_int(t, T_TYPE, 0), .n = tensor_elements(t)};
+    if (!mpri_mix_castable(out->type) || out->n < 0) return false;
+    size_t need;
+    if (__builtin_mul_overflow((size_t)out->n, mpri_dtype_size(out->type), &need)) return false;
+    if (mpri_tree_int(t, T_WHERE, 0) == 1) return external(m, t, need, &out->data);
+    if (raw && (raw->len || !need)) {
+        out->data = raw->bytes;
+        return raw->len == need;
+    }
+    return typed(m, t, out->type, out->n, &out->data);
+}
+
+/* ---- measuring ---- */
+
+static double element(const MixTensor *t, int64_t i)
+{
+    const uint8_t *p = t->data;
+    uint16_t h;
+    float f;
+    if (t->type == MPR_FLOAT32) {
+        memcpy(&f, p + 4 * i, 4);
+        return (double)f;
+    }
+    memcpy(&h, p + 2 * i, 2);
+    return (double)(t->type == MPR_FLOAT16 ? mpri_f16_to_f32(h) : mpri_bf16_to_f32(h));
+}
+
+static uint16_t narrow(DType to, double v)
+{
+    return to == MPR_FLOAT16 ? mpri_f64_to_f16(v) : mpri_f64_to_bf16(v);
+}
+
+static double widened(DType type, uint16_t h)
+{
+    return (double)(type == MPR_FLOAT16 ? mpri_f16_to_f32(h) : mpri_bf16_to_f32(h));
+}
+
+static void measure(Mix *m, MixValue *v)
+{
+    MixTensor t;
+    MixRange *r = &v->range;
+    if (!v->tensor || v->type.elem != MPR_FLOAT32 || !mpri_mix_tensor(m, v->tensor, &t)) return;
+    *r = (MixRange){.known = true, .elements = t.n, .least = INFINITY};
+    v->negative = t.n > 0 && element(&t, 0) < 0;
+    for (int64_t i = 0; i < t.n; i++) {
+        double x = fabs(element(&t, i));
+        if (isinf(x)) r->infinite = true;
+        if (!isfinite(x) || x == 0) continue;
+        r->nonzero++;
+        if (x < r->least) r->least = x;
+        if (x > r->most) r->most = x;
+        if (m->to == MPR_FLOAT32) continue;
+        double y = x > 0.5 && x < 1024 ? x : widened(m->to, narrow(m->to, x));
+        r->tiny += y == 0;
+        r->over += isinf(y);
+    }
+}
+
+/* value_float of a Constant has no tensor. */
+static void measure_scalar(MixValue *v)
+{
+    const Tree *a = v->maker && !strcmp(v->maker->op, "Constant")
+                        ? mpri_mix_attribute(v->maker, "value_float") : NULL;
+    TreeField *f = a ? mpri_tree_find(a, 2) : NULL;
+    if (!a) return;
+    uint32_t bits = f ? (uint32_t)f->value : 0;
+    float x;
+    memcpy(&x, &bits, 4);
+    double y = fabs((double)x);
+    v->negative = x < 0;
+    v->range = (MixRange){.known = true, .elements = 1, .infinite = isinf(y)};
+    if (!isfinite(y) || y == 0) return;
+    v->range.nonzero = 1;
+    v->range.least = v->range.most = y;
+}
+
+void mpri_mix_ranges(Mix *m)
+{
+    for (int i = 0; i < m->n_values; i++) {
+        measure(m, m->values[i]);
+        measure_scalar(m->values[i]);
+    }
+}
+
+/* ---- storing ---- */
+
+void mpri_mix_store(Mix *m, Tree *t, DType type, bool saturate)
+{
+    MixTensor from;
+    if (!mpri_mix_tensor(m, t, &from)) return;
+    size_t size = mpri_dtype_size(type);
+    uint8_t *data = mpri_pool_take(m->pool, size * (size_t)from.n);
+    double most = type == MPR_FLOAT16 ? 65504.0 : 3.3895313892515355e38;
+    for (int64_t i = 0; i < from.n; i++) {
+        double x = element(&from, i);
+        float f = (float)x;
+        if (saturate && isfinite(x) && fabs(x) > most) x = copysign(most, x);
+        uint16_t h = type == MPR_FLOAT32 ? 0 : narrow(type, x);
+        memcpy(data + size * (size_t)i, type == MPR_FLOAT32 ? (void *)&f : (void *)&h, size);
+    }
+    for (int i = t->n - 1; i >= 0; i--) {
+        uint32_t k = t->f[i].number;
+        if (k == T_FLOATS || k == T_INTS || k == T_RAW || k == T_EXTERNAL || k == T_WHERE)
+            mpri_tree_remove(t, i);
+        else if (k == T_TYPE) t->f[i].value = (uint64_t)type;
+    }
+    TreeField *raw = mpri_tree_add(m->pool, t, T_RAW, WIRE_BYTES);
+    raw->bytes = data;
+    raw->len = size * (size_t)from.n;
+}

@@ -1,0 +1,542 @@
+/* Names resolve lexically: a value of an outer scope that a body reads counts as a use in the body.
+ * Types are solved forward only; what a consumer demands proves nothing about its producer. */
+#include "convert/mix.h"
+
+#include <string.h>
+
+#include "importer/wire.h"
+
+enum { G_NODE = 1, G_INIT = 5, G_IN = 11, G_OUT = 12, G_INFO = 13, G_SPARSE = 15 };
+
+static const char *normal(const char *domain)
+{
+    return strcmp(domain, "ai.onnx") ? domain : "";
+}
+
+/* ---- names ---- */
+
+static bool name_known(const MixName *names, const char *name)
+{
+    const MixName *e;
+    HASH_FIND(hh, names, name, strlen(name), e);
+    return e;
+}
+
+static void name_add(Pool *pool, MixName **names, const char *name)
+{
+    Arena *hash_arena = pool->arena;
+    if (!*name || name_known(*names, name)) return;
+    MixName *e = mpri_pool_take(pool, sizeof *e);
+    e->name = name;
+    HASH_ADD_KEYPTR(hh, *names, e->name, strlen(e->name), e);
+    if (e->lost) longjmp(pool->full, 1);
+}
+
+const char *mpri_mix_fresh(Mix *m, const char *base)
+{
+    const char *name = mpri_pool_text(m->pool, base, strlen(base));
+    for (int i = 1; name_known(m->names, name); i++)
+        name = mpri_pool_print(m->pool, "%s_%d", base, i);
+    name_add(m->pool, &m->names, name);
+    return name;
+}
+
+MixValue *mpri_mix_find(const MixScope *s, const char *name)
+{
+    MixValue *v = NULL;
+    if (!*name) return NULL;
+    for (; s && !v; s = s->outer) HASH_FIND(hh, s->values, name, strlen(name), v);
+    return v;
+}
+
+static MixValue *define(Mix *m, MixScope *s, const char *name)
+{
+    Arena *hash_arena = m->pool->arena;
+    MixValue *v;
+    HASH_FIND(hh, s->values, name, strlen(name), v);
+    if (v) return v;
+    v = mpri_pool_take(m->pool, sizeof *v);
+    *v = (MixValue){.name = name, .scope = s, .order = m->n_values, .known_as = name};
+    HASH_ADD_KEYPTR(hh, s->values, v->known_as, strlen(v->known_as), v);
+    if (v->lost) longjmp(m->pool->full, 1);
+    mpri_pool_grow(m->pool, &m->values, m->n_values, &m->cap_values, sizeof(void *));
+    m->values[m->n_values++] = v;
+    name_add(m->pool, &m->names, name);
+    return v;
+}
+
+/* ---- types ---- */
+
+static MixType type_of(const Tree *type)
+{
+    MixType t = {MPR_DTYPE_NONE, WRAP_OTHER};
+    for (int i = type ? type->n - 1 : -1; i >= 0; i--) {
+        const TreeField *f = &type->f[i];
+        if (!f->tree) continue;
+        const TreeField *e = mpri_tree_find(f->tree, 1);
+        if (f->number == 1)
+            return (MixType){(DType)mpri_tree_int(f->tree, 1, 0), WRAP_TENSOR};
+        if (f->number != 4 && f->number != 9) return t;
+        t = e && e->tree ? type_of(e->tree) : t;
+        if (t.wrap == WRAP_TENSOR) t.wrap = f->number == 4 ? WRAP_SEQUENCE : WRAP_OPTIONAL;
+        else t.wrap = WRAP_OTHER;
+        return t;
+    }
+    return t;
+}
+
+static MixType info_type(const Tree *info)
+{
+    const TreeField *f = info ? mpri_tree_find(info, 2) : NULL;
+    return f && f->tree ? type_of(f->tree) : (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
+}
+
+const Tree *mpri_mix_attribute(const MixNode *n, const char *name)
+{
+    for (int i = n->tree->n - 1; i >= 0; i--) {
+        const TreeField *f = &n->tree->f[i], *key;
+        if (f->number == 5 && f->tree && (key = mpri_tree_find(f->tree, 1)) &&
+            mpri_field_is(key, name))
+            return f->tree;
+    }
+    return NULL;
+}
+
+int64_t mpri_mix_attribute_int(const MixNode *n, const char *name, int64_t absent)
+{
+    const Tree *a = mpri_mix_attribute(n, name);
+    return a ? mpri_tree_int(a, 3, 0) : absent;
+}
+
+static MixType in_type(const MixNode *n, int k)
+{
+    if (k >= n->n_in || !n->in[k]) return (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
+    return n->in[k]->type;
+}
+
+static Tree *attribute_tensor(const MixNode *n, const char *name)
+{
+    const Tree *a = mpri_mix_attribute(n, name);
+    TreeField *t = a ? mpri_tree_find(a, 5) : NULL;
+    return t ? t->tree : NULL;
+}
+
+static DType constant_type(const MixNode *n)
+{
+    static const struct { const char *name; DType type; } forms[] = {
+        {"value_float", MPR_FLOAT32}, {"value_floats", MPR_FLOAT32}, {"value_int", MPR_INT64},
+        {"value_ints", MPR_INT64}, {"value_string", MPR_STRING}, {"value_strings", MPR_STRING},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (mpri_mix_attribute(n, forms[i].name)) return forms[i].type;
+    const Tree *t = attribute_tensor(n, "value"), *a = mpri_mix_attribute(n, "sparse_value");
+    TreeField *sparse = a ? mpri_tree_find(a, 22) : NULL;
+    if (!t && sparse && sparse->tree && (sparse = mpri_tree_find(sparse->tree, 1)))
+        t = sparse->tree;
+    return t ? (DType)mpri_tree_int(t, 2, 0) : MPR_DTYPE_NONE;
+}
+
+static DType cast_type(Pool *p, const MixNode *n)
+{
+    const Tree *a = mpri_mix_attribute(n, "to");
+    if (!a) return MPR_DTYPE_NONE;
+    const TreeField *s = mpri_tree_find(a, 4);
+    if (!s || !s->len) return (DType)mpri_tree_int(a, 3, 0);
+    const char *text = mpri_tree_text(p, a, 4);
+    return !strcmp(text, "FLOAT") ? MPR_FLOAT32 : !strcmp(text, "FLOAT16") ? MPR_FLOAT16
+           : !strcmp(text, "DOUBLE") ? MPR_FLOAT64 : MPR_INT64;
+}
+
+/* Outputs whose type comes from attributes or from inside a container. */
+static bool special(Mix *m, const MixNode *n, int k, MixType *out)
+{
+    const char *op = n->op;
+    MixType first = in_type(n, 0);
+    *out = (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
+    if (!strcmp(op, "Cast") || !strcmp(op, "BitCast")) out->elem = cast_type(m->pool, n);
+    else if (!strcmp(op, "CastLike")) *out = in_type(n, 1);
+    else if (!strcmp(op, "Constant")) out->elem = constant_type(n);
+    else if (!strcmp(op, "ConstantOfShape")) {
+        const Tree *t = attribute_tensor(n, "value");
+        out->elem = t ? (DType)mpri_tree_int(t, 2, 0) : MPR_FLOAT32;
+    } else if (!strcmp(op, "EyeLike") || !strcmp(op, "RandomNormalLike") ||
+               !strcmp(op, "RandomUniformLike") || !strcmp(op, "Bernoulli")) {
+        out->elem = (DType)mpri_mix_attribute_int(n, "dtype", 0);
+        if (!out->elem) *out = first;
+    } else if (!strcmp(op, "RandomNormal") || !strcmp(op, "RandomUniform"))
+        out->elem = (DType)mpri_mix_attribute_int(n, "dtype", 1);
+    else if (!strcmp(op, "Multinomial"))
+        out->elem = (DType)mpri_mix_attribute_int(n, "dtype", 6);
+    else if (strstr(op, "Window") || !strcmp(op, "MelWeightMatrix"))
+        out->elem = (DType)mpri_mix_attribute_int(n, "output_datatype", 1);
+    else if (!strcmp(op, "SequenceEmpty"))
+        *out = (MixType){(DType)mpri_mix_attribute_int(n, "dtype", 1), WRAP_SEQUENCE};
+    else if (!strcmp(op, "SequenceConstruct") || !strcmp(op, "SplitToSequence"))
+        *out = (MixType){first.elem, WRAP_SEQUENCE};
+    else if (!strcmp(op, "SequenceAt") || !strcmp(op, "ConcatFromSequence"))
+        out->elem = first.elem;
+    else if (!strcmp(op, "Optional")) {
+        const Tree *a = mpri_mix_attribute(n, "type");
+        TreeField *t = a ? mpri_tree_find(a, 14) : NULL;
+        *out = t && t->tree ? type_of(t->tree) : first;
+        out->wrap = out->wrap == WRAP_TENSOR ? WRAP_OPTIONAL : WRAP_OTHER;
+    } else if (!strcmp(op, "OptionalGetElement")) {
+        *out = first;
+        if (first.wrap == WRAP_OPTIONAL) out->wrap = WRAP_TENSOR;
+    } else if (!strcmp(op, "QuantizeLinear")) {
+        *out = in_type(n, 2);
+        if (!out->elem) out->elem = (DType)mpri_mix_attribute_int(n, "output_dtype", 0);
+        if (!out->elem) out->elem = MPR_UINT8;
+    } else if (!strcmp(op, "DequantizeLinear")) {
+        out->elem = (DType)mpri_mix_attribute_int(n, "output_dtype", 0);
+        if (!out->elem) *out = in_type(n, 1);
+    } else if (!strcmp(op, "LayerNormalization") && k > 0)
+        out->elem = (DType)mpri_mix_attribute_int(n, "stash_type", 1);
+    else return false;
+    return true;
+}
+
+static DType fixed_type(char letter)
+{
+    switch (letter) {
+    case 'f': return MPR_FLOAT32;
+    case 'i': return MPR_INT64;
+    case 'b': return MPR_BOOL;
+    case 'j': return MPR_INT32;
+    case 'd': return MPR_FLOAT64;
+    case 's': return MPR_STRING;
+    case 'u': return MPR_UINT8;
+    default: return MPR_DTYPE_NONE;
+    }
+}
+
+static MixType schema_output(Mix *m, const MixNode *n, int k)
+{
+    MixType t;
+    bool own, unused;
+    if (*n->domain || !n->row || n->call) return (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
+    if (special(m, n, k, &t)) return t;
+    char letter = mpri_ports_letter(n->row->out, k, &own);
+    t = (MixType){fixed_type(letter), WRAP_TENSOR};
+    for (int i = 0; i < n->n_in && !own && !t.elem; i++)
+        if (mpri_ports_letter(n->row->in, i, &unused) == letter) t = in_type(n, i);
+    return t;
+}
+
+/* ---- scopes ---- */
+
+static MixScope *read_scope(Mix *m, Tree *graph, MixScope *outer, MixNode *owner,
+                            const char *attribute);
+static MixType *call_types(Mix *m, const MixNode *n);
+
+static void add_use(Mix *m, MixValue *v, MixUse use)
+{
+    MixUse *u = mpri_pool_take(m->pool, sizeof *u);
+    *u = use;
+    if (v->last_use) v->last_use->next = u;
+    else v->uses = u;
+    v->last_use = u;
+}
+
+static void read_names(Mix *m, const Tree *t, uint32_t number, const char ***names, int *n)
+{
+    *n = 0;
+    for (int i = 0; i < t->n; i++) *n += t->f[i].number == number;
+    *names = mpri_pool_take(m->pool, sizeof(char *) * (size_t)*n);
+    for (int i = 0, k = 0; i < t->n; i++)
+        if (t->f[i].number == number)
+            (*names)[k++] = mpri_pool_text(m->pool, t->f[i].bytes, t->f[i].len);
+}
+
+static void read_node(Mix *m, MixScope *s, MixNode *n, Tree *tree, int index)
+{
+    Pool *p = m->pool;
+    *n = (MixNode){.scope = s, .tree = tree, .index = index};
+    n->op = mpri_tree_text(p, tree, 4);
+    n->name = mpri_tree_text(p, tree, 3);
+    n->domain = normal(mpri_tree_text(p, tree, 7));
+    name_add(p, &m->names, n->name);
+    const char *label = *n->name ? n->name : mpri_pool_print(p, "#%d", index);
+    n->path = *s->path ? mpri_pool_print(p, "%s/%s", s->path, label) : label;
+    read_names(m, tree, 1, &n->in_name, &n->n_in);
+    read_names(m, tree, 2, &n->out_name, &n->n_out);
+    n->in = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_in);
+    n->out = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_out);
+    n->in_unit = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_in);
+    n->out_unit = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_out);
+    n->call = name_known(m->functions, mpri_pool_print(p, "%s:%s", n->domain, n->op));
+    if (!*n->domain && !n->call) n->row = mpri_ports_find(n->op, m->opset);
+    for (int k = 0; k < n->n_out; k++) {
+        if (!*n->out_name[k]) continue;
+        n->out[k] = define(m, s, n->out_name[k]);
+        n->out[k]->maker = n;
+    }
+}
+
+static void read_bodies(Mix *m, MixNode *n)
+{
+    int count = 0;
+    for (int i = 0; i < n->tree->n; i++) {
+        const Tree *a = n->tree->f[i].number == 5 ? n->tree->f[i].tree : NULL;
+        for (int k = 0; a && k < a->n; k++) count += a->f[k].number == 6 || a->f[k].number == 11;
+    }
+    if (!count) return;
+    n->bodies = mpri_pool_take(m->pool, sizeof(void *) * (size_t)count);
+    for (int i = 0; i < n->tree->n; i++) {
+        const Tree *a = n->tree->f[i].number == 5 ? n->tree->f[i].tree : NULL;
+        for (int k = 0; a && k < a->n; k++)
+            if ((a->f[k].number == 6 || a->f[k].number == 11) && a->f[k].tree)
+                n->bodies[n->n_bodies++] = read_scope(m, a->f[k].tree, n->scope, n,
+                                                      mpri_tree_text(m->pool, a, 1));
+    }
+}
+
+static MixScope *body(const MixNode *n, const char *attribute)
+{
+    for (int i = 0; i < n->n_bodies; i++)
+        if (!strcmp(n->bodies[i]->attribute, attribute)) return n->bodies[i];
+    return NULL;
+}
+
+/* First input of the node that is an input of the body, and what stands for it in there. */
+static int formal_of(const Mix *m, const MixNode *n, int k)
+{
+    if (!strcmp(n->op, "Scan") && m->opset < 9) return k - 1;
+    return k;
+}
+
+static MixType body_output(const MixScope *b, int k)
+{
+    if (!b || k < 0 || k >= b->n_outputs || !b->outputs[k])
+        return (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
+    return b->outputs[k]->type;
+}
+
+static MixType output_type(Mix *m, const MixNode *n, int k)
+{
+    MixType t = {MPR_DTYPE_NONE, WRAP_TENSOR};
+    if (*n->domain || n->call) return t;
+    if (!strcmp(n->op, "If")) {
+        t = body_output(body(n, "then_branch"), k);
+        return t.elem ? t : body_output(body(n, "else_branch"), k);
+    }
+    if (!strcmp(n->op, "Loop")) return body_output(body(n, "body"), k + 1);
+    if (!strcmp(n->op, "Scan")) return body_output(body(n, "body"), k);
+    if (!strcmp(n->op, "SequenceMap")) {
+        t = body_output(body(n, "body"), k);
+        t.wrap = t.wrap == WRAP_TENSOR ? WRAP_SEQUENCE : WRAP_OTHER;
+        return t;
+    }
+    return schema_output(m, n, k);
+}
+
+static void solve_formals(Mix *m, MixScope *s)
+{
+    const MixNode *n = s->owner;
+    if (!n || *n->domain) return;
+    bool map = !strcmp(n->op, "SequenceMap");
+    for (int k = 0; k < n->n_in; k++) {
+        int f = formal_of(m, n, k);
+        MixType t = in_type(n, k);
+        if (f < 0 || f >= s->n_inputs || !t.elem) continue;
+        if (map && t.wrap == WRAP_SEQUENCE) t.wrap = WRAP_TENSOR;
+        if (strcmp(n->op, "Loop") || k >= 2) s->inputs[f]->type = t;
+    }
+}
+
+static void read_tensor_value(Mix *m, MixScope *s, Tree *tensor, bool sparse)
+{
+    const TreeField *values = sparse ? mpri_tree_find(tensor, 1) : NULL;
+    const Tree *named = sparse ? (values ? values->tree : NULL) : tensor;
+    if (!named) return;
+    MixValue *v = define(m, s, mpri_tree_text(m->pool, named, 8));
+    v->initializer = true;
+    v->sparse = sparse;
+    v->pinned = v->pinned || v->input;
+    if (!sparse) v->tensor = tensor;
+    v->type = (MixType){(DType)mpri_tree_int(named, 2, 0), WRAP_TENSOR};
+}
+
+static void read_ends(Mix *m, MixScope *s)
+{
+    Tree *g = s->graph;
+    for (int i = 0; i < g->n; i++) {
+        s->n_inputs += g->f[i].number == G_IN;
+        s->n_outputs += g->f[i].number == G_OUT;
+        s->n_nodes += g->f[i].number == G_NODE;
+    }
+    s->inputs = mpri_pool_take(m->pool, sizeof(void *) * (size_t)s->n_inputs);
+    s->outputs = mpri_pool_take(m->pool, sizeof(void *) * (size_t)s->n_outputs);
+    s->output_uses = mpri_pool_take(m->pool, sizeof(void *) * (size_t)s->n_outputs);
+    for (int i = 0, k = 0; i < g->n; i++) {
+        if (g->f[i].number != G_IN || !g->f[i].tree) continue;
+        MixValue *v = define(m, s, mpri_tree_text(m->pool, g->f[i].tree, 1));
+        v->input = true;
+        v->info = g->f[i].tree;
+        v->type = info_type(v->info);
+        s->inputs[k++] = v;
+    }
+    solve_formals(m, s);
+    for (int i = 0; i < g->n; i++)
+        if ((g->f[i].number == G_INIT || g->f[i].number == G_SPARSE) && g->f[i].tree)
+            read_tensor_value(m, s, g->f[i].tree, g->f[i].number == G_SPARSE);
+}
+
+static void read_infos(Mix *m, MixScope *s)
+{
+    for (int i = 0; i < s->graph->n; i++) {
+        const TreeField *f = &s->graph->f[i];
+        if ((f->number != G_INFO && f->number != G_OUT) || !f->tree) continue;
+        MixValue *v = mpri_mix_find(s, mpri_tree_text(m->pool, f->tree, 1));
+        if (v && v->scope == s && !v->info) v->info = f->tree;
+    }
+}
+
+static void read_outputs(Mix *m, MixScope *s)
+{
+    for (int i = 0, k = 0; i < s->graph->n; i++) {
+        if (s->graph->f[i].number != G_OUT || !s->graph->f[i].tree) continue;
+        MixValue *v = mpri_mix_find(s, mpri_tree_text(m->pool, s->graph->f[i].tree, 1));
+        s->outputs[k] = v;
+        if (v) {
+            add_use(m, v, (MixUse){.scope = s, .at = k});
+            s->output_uses[k] = v->last_use;
+            if (!s->outer) v->output = true;
+        }
+        k++;
+    }
+}
+
+static void list_nodes(Mix *m, MixScope *s, uint32_t number)
+{
+    int count = 0;
+    for (int i = 0; i < s->graph->n; i++) count += s->graph->f[i].number == number;
+    s->nodes = mpri_pool_take(m->pool, sizeof(void *) * (size_t)count);
+    s->n_nodes = 0;
+    for (int i = 0; i < s->graph->n; i++)
+        if (s->graph->f[i].number == number && s->graph->f[i].tree) {
+            s->nodes[s->n_nodes] = mpri_pool_take(m->pool, sizeof(MixNode));
+            read_node(m, s, s->nodes[s->n_nodes], s->graph->f[i].tree, s->n_nodes);
+            s->n_nodes++;
+        }
+}
+
+static void solve_nodes(Mix *m, MixScope *s)
+{
+    for (int i = 0; i < s->n_nodes; i++) {
+        MixNode *n = s->nodes[i];
+        mpri_pool_grow(m->pool, &m->nodes, m->n_nodes, &m->cap_nodes, sizeof(void *));
+        n->number = m->n_nodes;
+        m->nodes[m->n_nodes++] = n;
+        for (int j = 0; j < n->n_in; j++) {
+            n->in[j] = mpri_mix_find(s, n->in_name[j]);
+            if (n->in[j]) add_use(m, n->in[j], (MixUse){.node = n, .scope = s, .at = j});
+        }
+        read_bodies(m, n);
+        MixType *given = n->call ? call_types(m, n) : NULL;
+        for (int j = 0; j < n->n_out; j++) {
+            if (!n->out[j]) continue;
+            MixType t = given ? given[j] : output_type(m, n, j);
+            n->out[j]->type = t.elem ? t : info_type(n->out[j]->info);
+        }
+        if (!strcmp(n->op, "Constant") && !*n->domain && n->n_out && n->out[0])
+            n->out[0]->tensor = attribute_tensor(n, "value");
+    }
+}
+
+/* ---- calls of functions ---- */
+
+static Tree *function_of(Mix *m, const MixNode *n)
+{
+    for (int i = 0; i < m->model->n; i++) {
+        const TreeField *f = &m->model->f[i];
+        if (f->number == 25 && f->tree && !strcmp(mpri_tree_text(m->pool, f->tree, 1), n->op) &&
+            !strcmp(normal(mpri_tree_text(m->pool, f->tree, 10)), n->domain))
+            return f->tree;
+    }
+    return NULL;
+}
+
+/* The body solved with the types of this call; NULL when that is not to be had. */
+static MixType *call_types(Mix *m, const MixNode *n)
+{
+    enum { DEEPEST = 16, MOST_CALLS = 2000 };
+    Tree *f = function_of(m, n);
+    if (!f || m->depth == DEEPEST || m->calls == MOST_CALLS) return NULL;
+    Mix inner = {.pool = m->pool, .model = m->model, .functions = m->functions, .opset = m->opset,
+                 .depth = m->depth + 1, .calls = m->calls + 1};
+    for (int i = 0; i < f->n; i++)
+        if (f->f[i].number == 9 && f->f[i].tree && !*normal(mpri_tree_text(m->pool, f->f[i].tree, 1)))
+            inner.opset = mpri_tree_int(f->f[i].tree, 2, m->opset);
+    MixScope *s = mpri_pool_take(m->pool, sizeof *s);
+    *s = (MixScope){.graph = f, .path = "", .attribute = ""};
+    const char **names;
+    int count;
+    read_names(m, f, 4, &names, &count);
+    for (int k = 0; k < count; k++) define(&inner, s, names[k])->type = in_type(n, k);
+    list_nodes(&inner, s, 7);
+    solve_nodes(&inner, s);
+    m->calls = inner.calls;
+    MixType *types = mpri_pool_take(m->pool, sizeof *types * (size_t)(n->n_out + 1));
+    read_names(m, f, 5, &names, &count);
+    for (int k = 0; k < n->n_out; k++) {
+        const MixValue *v = k < count ? mpri_mix_find(s, names[k]) : NULL;
+        types[k] = v ? v->type : (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
+    }
+    return types;
+}
+
+static MixScope *read_scope(Mix *m, Tree *graph, MixScope *outer, MixNode *owner,
+                            const char *attribute)
+{
+    MixScope *s = mpri_pool_take(m->pool, sizeof *s);
+    *s = (MixScope){.graph = graph, .outer = outer, .owner = owner, .attribute = attribute};
+    s->path = owner ? mpri_pool_print(m->pool, "%s.%s", owner->path, attribute) : "";
+    s->id = m->n_scopes;
+    mpri_pool_grow(m->pool, &m->scopes, m->n_scopes, &m->cap_scopes, sizeof(void *));
+    m->scopes[m->n_scopes++] = s;
+    read_ends(m, s);
+    list_nodes(m, s, G_NODE);
+    read_infos(m, s);
+    solve_nodes(m, s);
+    read_outputs(m, s);
+    return s;
+}
+
+/* ---- the model ---- */
+
+/* Names that training_info and annotations use keep their contents. */
+static void pin_named(Mix *m, const Tree *t, uint32_t number)
+{
+    for (int i = 0; i < t->n; i++) {
+        const TreeField *f = &t->f[i];
+        if (f->number != number || f->tree) continue;
+        for (int k = 0; k < m->n_values; k++) {
+            MixValue *v = m->values[k];
+            size_t n = strlen(v->name);
+            if (v->initializer && n && n <= f->len && memmem(f->bytes, f->len, v->name, n))
+                v->pinned = true;
+        }
+    }
+}
+
+void mpri_mix_read(Mix *m)
+{
+    m->ir_version = mpri_tree_int(m->model, 1, 0);
+    for (int i = 0; i < m->model->n; i++) {
+        const TreeField *f = &m->model->f[i];
+        if (f->number == 8 && f->tree && !*normal(mpri_tree_text(m->pool, f->tree, 1)))
+            m->opset = mpri_tree_int(f->tree, 2, 1);
+        if (f->number == 25 && f->tree)
+            name_add(m->pool, &m->functions,
+                     mpri_pool_print(m->pool, "%s:%s",
+                                     normal(mpri_tree_text(m->pool, f->tree, 10)),
+                                     mpri_tree_text(m->pool, f->tree, 1)));
+    }
+    TreeField *g = mpri_tree_find(m->model, 7);
+    m->top = read_scope(m, g && g->tree ? g->tree : mpri_tree_new(m->pool), NULL, NULL, "");
+    pin_named(m, m->model, 20);
+    pin_named(m, m->top->graph, 14);
+    for (int i = 0; i < m->top->n_outputs; i++)
+        if (m->top->outputs[i]) m->top->outputs[i]->pinned = true;
+}

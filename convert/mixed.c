@@ -1,0 +1,344 @@
+/* Step by step: parse, take out what an earlier run did, decide, rewrite, check the types of what
+ * came out, write beside, rename. */
+#include "convert/mixed.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "convert/report.h"
+#include "convert/rewrite.h"
+#include "importer/file.h"
+#include "importer/wire.h"
+
+enum { T_RAW = 9, T_EXTERNAL = 13, T_WHERE = 14, PAGE = 4096 };
+
+typedef struct Mixed {
+    const ImportedModel *given;
+    const MixedOptions *o;
+    Pool pool;
+    Mix mix;
+    Paint paint;
+    PaintOptions po;
+    Rewrite rewrite;
+    int undone;
+    const char *data_name; /* of the file with tensor data, beside the output */
+    Piece *data;
+    int n_data, cap_data;
+    size_t data_size;
+    ConvertResult *r;
+    Err *err;
+} Mixed;
+
+/* ---- what is refused at once ---- */
+
+static mpr_status check_target(const Mixed *c, const char *path)
+{
+    struct stat from, to;
+    if (stat(c->given->path, &from) != 0 || stat(path, &to) != 0 || from.st_dev != to.st_dev ||
+        from.st_ino != to.st_ino)
+        return MPR_OK;
+    mpri_err_set(c->err, MPR_E_USAGE, "the output %s is the same file as the input model",
+                 mpri_err_name(path));
+    return mpri_err_advice(c->err, "write to another file");
+}
+
+static mpr_status check_opset(const Mixed *c)
+{
+    if (c->o->to != MPR_BFLOAT16 || c->mix.opset >= 13) return MPR_OK;
+    mpri_err_set(c->err, MPR_E_OPSET, "bfloat16 needs opset 13 or newer, the model has opset %lld",
+                 (long long)c->mix.opset);
+    return mpri_err_advice(c->err, "export the model at opset 13 or newer, or use --to fp16");
+}
+
+/* ---- external data ---- */
+
+static bool is_external(const Tree *t)
+{
+    return mpri_tree_int(t, T_WHERE, 0) == 1;
+}
+
+static void put_entry(Mixed *c, Tree *t, int at, const char *key, const char *value)
+{
+    TreeField *f = mpri_tree_insert(&c->pool, t, at, T_EXTERNAL, WIRE_BYTES);
+    f->tree = mpri_tree_new(&c->pool);
+    mpri_tree_put_text(&c->pool, f->tree, 1, key);
+    mpri_tree_put_text(&c->pool, f->tree, 2, value);
+}
+
+static void add_data(Mixed *c, const void *bytes, size_t n)
+{
+    mpri_pool_grow(&c->pool, &c->data, c->n_data, &c->cap_data, sizeof *c->data);
+    c->data[c->n_data++] = (Piece){bytes, n};
+    c->data_size += n;
+}
+
+/* Where the contents of a tensor lie outside; false when they cannot be had. */
+static mpr_status locate(Mixed *c, const Tree *t, const uint8_t **bytes, size_t *n)
+{
+    const char *location = "", *name = mpri_tree_text(&c->pool, t, 8);
+    int64_t offset = 0, length = -1;
+    const SourceMap *map;
+    for (int i = 0; i < t->n; i++) {
+        if (t->f[i].number != T_EXTERNAL || !t->f[i].tree) continue;
+        const char *key = mpri_tree_text(&c->pool, t->f[i].tree, 1);
+        const char *value = mpri_tree_text(&c->pool, t->f[i].tree, 2);
+        if (!strcmp(key, "location")) location = value;
+        if (!strcmp(key, "offset")) (void)mpri_parse_i64(value, &offset);
+        if (!strcmp(key, "length")) (void)mpri_parse_i64(value, &length);
+    }
+    TRY(mpri_source_external(c->given->source, c->pool.arena, name, location, &map, c->err));
+    if (offset < 0 || (size_t)offset > map->size) offset = (int64_t)map->size;
+    if (length < 0 || (size_t)length > map->size - (size_t)offset)
+        length = (int64_t)(map->size - (size_t)offset);
+    *bytes = map->bytes + offset;
+    *n = (size_t)length;
+    return MPR_OK;
+}
+
+static void move_out(Mixed *c, Tree *t, const uint8_t *bytes, size_t n)
+{
+    static const uint8_t zeros[PAGE];
+    size_t gap = (PAGE - c->data_size % PAGE) % PAGE;
+    int at = t->n;
+    if (gap) add_data(c, zeros, gap);
+    for (int i = t->n - 1; i >= 0; i--) {
+        uint32_t k = t->f[i].number;
+        if (k != T_EXTERNAL && k != T_RAW && k != T_WHERE) continue;
+        mpri_tree_remove(t, i);
+        at = i;
+    }
+    put_entry(c, t, at, "location", c->data_name);
+    put_entry(c, t, at + 1, "offset", mpri_pool_print(&c->pool, "%zu", c->data_size));
+    put_entry(c, t, at + 2, "length", mpri_pool_print(&c->pool, "%zu", n));
+    mpri_tree_insert(&c->pool, t, at + 3, T_WHERE, WIRE_VARINT)->value = 1;
+    add_data(c, bytes, n);
+}
+
+static void move_in(Mixed *c, Tree *t, const uint8_t *bytes, size_t n)
+{
+    for (int i = t->n - 1; i >= 0; i--)
+        if (t->f[i].number == T_EXTERNAL || t->f[i].number == T_WHERE) mpri_tree_remove(t, i);
+    TreeField *raw = mpri_tree_add(&c->pool, t, T_RAW, WIRE_BYTES);
+    raw->bytes = bytes;
+    raw->len = n;
+}
+
+static mpr_status place_tensor(Mixed *c, Tree *t, bool out)
+{
+    const uint8_t *bytes;
+    size_t n;
+    TreeField *raw = mpri_tree_find(t, T_RAW);
+    bool never = c->o->external && !strcmp(c->o->external, "never");
+    if (is_external(t)) {
+        TRY(locate(c, t, &bytes, &n));
+        if (never) move_in(c, t, bytes, n);
+        else move_out(c, t, bytes, n);
+    } else if (out && raw && raw->len >= 1024) {
+        move_out(c, t, raw->bytes, raw->len);
+    }
+    return MPR_OK;
+}
+
+static mpr_status place_all(Mixed *c, Tree *t, bool tensor, bool out)
+{
+    if (tensor) return place_tensor(c, t, out);
+    for (int i = 0; i < t->n; i++)
+        if (t->f[i].tree) TRY(place_all(c, t->f[i].tree, t->f[i].tree->tensor, out));
+    return MPR_OK;
+}
+
+static size_t size_of(const Piece *pieces, int n)
+{
+    size_t size = 0;
+    for (int i = 0; i < n; i++) size += pieces[i].n;
+    return size;
+}
+
+static bool same_bytes(const Mixed *c, const Piece *pieces, int n)
+{
+    const Source *s = c->given->source;
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        if (pieces[i].n > s->size - at ||
+            (pieces[i].n && memcmp(s->bytes + at, pieces[i].bytes, pieces[i].n)))
+            return false;
+        at += pieces[i].n;
+    }
+    return at == s->size;
+}
+
+/* ---- deciding and rewriting ---- */
+
+static bool has_weights(const Mix *m)
+{
+    for (int i = 0; i < m->n_values; i++)
+        if (m->values[i]->initializer && m->values[i]->type.elem == MPR_FLOAT32 &&
+            m->values[i]->uses)
+            return true;
+    return false;
+}
+
+static mpr_status strict_warnings(Mixed *c)
+{
+    for (PaintWarning *w = c->paint.warnings; w; w = w->next) {
+        bool unmatched = !strcmp(w->kind, "unmatched");
+        if (unmatched && c->o->strict) {
+            mpri_err_set(c->err, MPR_E_USAGE, "precision rule '%s' matches no node of the model",
+                         mpri_err_name(w->where));
+            return mpri_err_advice(c->err, "correct the rule, or leave out --strict");
+        }
+        if (unmatched)
+            mpri_log(c->o->log, MPR_LOG_WARNING, "precision rule '%s' matches no node of the model",
+                     mpri_err_name(w->where));
+    }
+    return MPR_OK;
+}
+
+static mpr_status check_types(Mixed *c, const char *fault_before)
+{
+    const MixNode *at = NULL;
+    Mix after = {.pool = &c->pool, .model = c->mix.model, .source = c->given->source, .to = c->o->to};
+    mpri_mix_read(&after);
+    const char *what = fault_before ? NULL : mpri_mix_fault(&after, &at);
+    if (!what) return MPR_OK;
+    mpri_err_set(c->err, MPR_E_INTERNAL, "converted, node '%s' (%s) %s at opset %lld",
+                 mpri_err_name(at->path), mpri_err_name(at->op), what, (long long)after.opset);
+    return mpri_err_advice(c->err, "keep the node in float32: --exclude 'out:%s'",
+                           at->n_out ? mpri_err_name(at->out_name[0]) : "");
+}
+
+static mpr_status decide(Mixed *c)
+{
+    Mix *m = &c->mix;
+    const MixNode *at;
+    bool back = c->o->to == MPR_FLOAT32;
+    mpri_mix_read(m);
+    TRY(check_opset(c));
+    if (back && c->undone) return MPR_OK;
+    const char *fault = mpri_mix_fault(m, &at);
+    bool train = c->o->mode ? !strcmp(c->o->mode, "train") : has_weights(m);
+    m->widen = back;
+    c->po = c->o->paint;
+    c->po.master = train && !back;
+    c->paint = (Paint){.m = m, .o = &c->po, .err = c->err};
+    TRY(mpri_paint(&c->paint));
+    TRY(strict_warnings(c));
+    c->rewrite = (Rewrite){.m = m, .io = c->o->io, .infer = !train || back, .err = c->err};
+    c->rewrite.saturate = c->po.weights_oor && !strcmp(c->po.weights_oor, "saturate");
+    TRY(mpri_rewrite(&c->rewrite));
+    return check_types(c, fault);
+}
+
+static void count(Mixed *c)
+{
+    c->r->casts = c->o->to == MPR_FLOAT32 ? c->undone : c->rewrite.casts;
+    for (int i = 0; i < c->mix.n_nodes; i++) {
+        const MixNode *n = c->mix.nodes[i];
+        bool low = false;
+        for (int k = 0; k < n->n_units; k++) low = low || mpri_dtype_is_low(n->units[k]->is);
+        c->r->nodes_low += low;
+        c->r->nodes_fp32 += n->n_units && !low;
+    }
+}
+
+/* ---- writing ---- */
+
+static mpr_status write_text(Mixed *c, const char *path, void (*make)(const Report *, Text *),
+                             const Report *report)
+{
+    Text t;
+    if (!path) return MPR_OK;
+    mpri_text_init(&t, c->o->alloc);
+    make(report, &t);
+    mpr_status st = t.failed ? mpri_err_nomem(c->err, t.len)
+                             : mpri_write_file_atomic(path, t.text, t.len, c->err);
+    mpri_text_free(&t);
+    return st;
+}
+
+static mpr_status explain(Mixed *c, const Report *report)
+{
+    Text t;
+    if (!c->o->explain) return MPR_OK;
+    mpri_text_init(&t, c->o->alloc);
+    if (!mpri_report_explain(report, c->o->explain, &t)) {
+        mpri_text_free(&t);
+        mpri_err_set(c->err, MPR_E_USAGE, "the model has no node '%s'",
+                     mpri_err_name(c->o->explain));
+        return mpri_err_advice(c->err, "name a node, =VALUE for what makes a value, or a path");
+    }
+    if (t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(c->err, t.len);
+    }
+    *c->o->explained = t.text;
+    return MPR_OK;
+}
+
+static mpr_status write_reports(Mixed *c, size_t bytes)
+{
+    Report report = {.m = &c->mix, .paint = &c->paint, .rewrite = &c->rewrite, .o = c->o,
+                     .model = c->given, .changed = c->r->changed,
+                     .bytes_before = c->given->source->size, .bytes_after = bytes};
+    TRY(explain(c, &report));
+    TRY(write_text(c, c->o->report, mpri_report_json, &report));
+    TRY(write_text(c, c->o->annotations, mpri_report_annotations, &report));
+    return MPR_OK;
+}
+
+static mpr_status write_model(Mixed *c, const char *path, const Piece *pieces, int n)
+{
+    const char *data = mpri_pool_print(&c->pool, "%s.data", path);
+    struct stat st;
+    bool fresh = stat(data, &st) != 0;
+    TRY(mpri_source_unchanged(c->given->source, c->err));
+    if (c->n_data) TRY(mpri_write_pieces_atomic(data, c->data, c->n_data, c->err));
+    mpr_status status = mpri_write_pieces_atomic(path, pieces, n, c->err);
+    if (status != MPR_OK && c->n_data && fresh) unlink(data);
+    return status;
+}
+
+static mpr_status run(Mixed *c, const char *path)
+{
+    const Source *s = c->given->source;
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    const char *external = c->o->external ? c->o->external : "auto";
+    int n;
+    if (!c->o->dry_run) TRY(check_target(c, path));
+    c->mix = (Mix){.pool = &c->pool, .source = c->given->source, .to = c->o->to};
+    c->mix.model = mpri_tree_parse(&c->pool, TREE_MODEL, s->bytes, s->size);
+    if (!c->o->no_passes) {
+        mpri_rewrite_undo(&c->mix, &c->undone);
+        TRY(decide(c));
+        count(c);
+    }
+    c->data_name = mpri_pool_print(&c->pool, "%s.data", slash ? slash + 1 : path ? path : "");
+    Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
+    c->r->changed = !same_bytes(c, pieces, n);
+    bool large = size_of(pieces, n) > ((size_t)1 << 31) - 65536;
+    bool out = !strcmp(external, "always") || (large && strcmp(external, "never"));
+    TRY(place_all(c, c->mix.model, false, out));
+    pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
+    TRY(write_reports(c, size_of(pieces, n) + c->data_size));
+    return c->o->dry_run ? MPR_OK : write_model(c, path, pieces, n);
+}
+
+mpr_status mpri_mixed_file(const ImportedModel *m, const char *path, const MixedOptions *o,
+                           ConvertResult *r, Err *err)
+{
+    Arena arena;
+    mpri_arena_init(&arena, o->alloc, 0);
+    Mixed *c = mpri_arena_alloc(&arena, sizeof *c);
+    *r = (ConvertResult){0};
+    if (!c) {
+        mpri_arena_destroy(&arena);
+        return mpri_err_nomem(err, sizeof *c);
+    }
+    *c = (Mixed){.given = m, .o = o, .r = r, .err = err};
+    c->pool.arena = &arena;
+    mpr_status st = setjmp(c->pool.full) ? mpri_err_nomem(err, 0) : run(c, path);
+    mpri_arena_destroy(&arena);
+    return st;
+}

@@ -1,0 +1,51 @@
+/* Which units are low: lists, rules of the user, guards, and the painting between them. */
+#ifndef MPRI_CONVERT_PAINT_H
+#define MPRI_CONVERT_PAINT_H
+
+#include "convert/mix.h"
+#include "runtime/base/err.h"
+
+typedef enum RuleKind { RULE_EXCLUDE, RULE_INCLUDE, RULE_FORCE } RuleKind;
+
+typedef struct PaintOptions {
+    const char *const *rules;  /* "exclude op:RE", in the order of the command line; may be NULL */
+    const char *const *keep;   /* "OP" or "/glob", NULL-terminated; may be NULL */
+    const char *const *no_guard;
+    const char *lists;         /* text of a list file, or NULL */
+    int min_island;
+    int64_t max_reduction;     /* 0: none */
+    bool master;               /* train mode */
+    const char *weights_oor;   /* NULL: keep-fp32 */
+    double margin;
+    /* Largest and least absolute value, share below the range; false when the value is not known. */
+    bool (*range)(void *user, const char *value, double *most, double *tiny_share, bool *finite);
+    void *range_user;
+} PaintOptions;
+
+typedef struct PaintWarning {
+    const char *kind, *where, *detail;
+    int64_t count;
+    struct PaintWarning *next;
+} PaintWarning;
+
+typedef struct Paint {
+    Mix *m;
+    const PaintOptions *o;
+    Err *err;
+    PaintWarning *warnings, *last_warning;
+    int allowed; /* units that start a low region */
+} Paint;
+
+mpr_status mpri_paint(Paint *p);
+void mpri_paint_warn(Paint *p, const char *kind, const char *where, int64_t count,
+                     const char *detail);
+
+/* ---- parts ---- */
+mpr_status mpri_paint_lists(Paint *p);  /* list of every unit */
+mpr_status mpri_paint_rules(Paint *p);  /* --keep-fp32, --exclude, --include, --force-include */
+void mpri_paint_guards(Paint *p);
+void mpri_paint_constants(Paint *p);    /* shape-path, weight-side, range-init */
+MixList mpri_paint_list_of(const Paint *p, const MixNode *n, MixReason *why);
+bool mpri_node_is(const MixNode *n, const char *ops); /* one of the blank-separated words */
+
+#endif

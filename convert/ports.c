@@ -1,0 +1,44 @@
+/* Reference: the operator changelog of ONNX up to opset 28 (onnx.defs). The one entry that is not
+ * taken from there: bfloat16 Clip counts from opset 16, since its body holds a Where. */
+#include "convert/ports.h"
+
+#include <string.h>
+
+static const PortsRow rows[] = {
+#define OP(name, since, in, out, ...) {#name, since, in, out, {__VA_ARGS__}},
+#include "convert/ports.def"
+#undef OP
+};
+
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+const PortsRow *mpri_ports_find(const char *op, int64_t opset)
+{
+    int low = 0, high = N_ROWS; /* the rows are sorted by name, then opset */
+    const PortsRow *found = NULL;
+    while (low < high) {
+        int mid = (low + high) / 2, c = strcmp(rows[mid].op, op);
+        if (c < 0 || (c == 0 && rows[mid].since <= opset)) {
+            if (c == 0) found = &rows[mid];
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return found;
+}
+
+char mpri_ports_letter(const char *ports, int k, bool *own)
+{
+    const char *p = ports;
+    *own = false;
+    for (int i = 0; *p; i++) {
+        bool rest = p[1] == '*' || p[1] == '~';
+        if (i == k || rest) {
+            *own = p[1] == '~';
+            return *p;
+        }
+        p++;
+    }
+    return '?';
+}

@@ -1,0 +1,286 @@
+/* Reports in JSON: keys sorted, nodes in file order, nothing that depends on time or place. */
+#include "convert/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "mpr.h"
+
+static void text(Text *t, const char *s)
+{
+    mpri_text_put(t, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\') mpri_text_add(t, "\\%c", c);
+        else if (c < 0x20) mpri_text_add(t, "\\u%04x", c);
+        else mpri_text_bytes(t, s, 1);
+    }
+    mpri_text_put(t, "\"");
+}
+
+static void member(Text *t, const char *key, const char *value)
+{
+    text(t, key);
+    mpri_text_put(t, ": ");
+    text(t, value);
+}
+
+/* Names of ONNX. */
+static const char *type_name(DType t)
+{
+    return t == MPR_FLOAT32 ? "float" : t == MPR_FLOAT16 ? "float16"
+           : t == MPR_BFLOAT16 ? "bfloat16" : mpri_dtype_long(t);
+}
+
+static const char *unit_name(const MixUnit *u, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s:%s", u->node->path, u->var);
+    return buf;
+}
+
+/* ---- units ---- */
+
+static void chain(Text *t, const MixUnit *u)
+{
+    char name[512];
+    mpri_text_put(t, "[");
+    for (int i = 0; u && i < 64; i++, u = u->from == u ? NULL : u->from) {
+        if (i) mpri_text_put(t, ", ");
+        mpri_text_put(t, "{");
+        if (u->detail) {
+            member(t, "detail", u->detail);
+            mpri_text_put(t, ", ");
+        }
+        member(t, "reason", mpri_reason_text(u->why));
+        mpri_text_put(t, ", ");
+        member(t, "unit", unit_name(u, name, sizeof name));
+        mpri_text_put(t, "}");
+    }
+    mpri_text_put(t, "]");
+}
+
+static void units(Text *t, const MixNode *n)
+{
+    mpri_text_put(t, "{");
+    for (int i = 0; i < n->n_units; i++) {
+        const MixUnit *u = n->units[i];
+        if (i) mpri_text_put(t, ", ");
+        text(t, u->var);
+        mpri_text_put(t, ": {\"chain\": ");
+        chain(t, u);
+        mpri_text_put(t, ", ");
+        member(t, "is", type_name(u->is));
+        mpri_text_put(t, ", ");
+        member(t, "reason", mpri_reason_text(u->why));
+        mpri_text_put(t, ", ");
+        member(t, "was", type_name(u->was.elem));
+        mpri_text_put(t, "}");
+    }
+    mpri_text_put(t, "}");
+}
+
+static void casts_of(Text *t, const Report *r, const MixNode *n)
+{
+    bool first = true;
+    mpri_text_put(t, "[");
+    for (const RewriteCast *c = r->rewrite ? r->rewrite->list : NULL; c; c = c->next) {
+        if (c->reader != n) continue;
+        if (!first) mpri_text_put(t, ", ");
+        text(t, c->name);
+        first = false;
+    }
+    mpri_text_put(t, "]");
+}
+
+static void nodes(Text *t, const Report *r)
+{
+    mpri_text_put(t, "\"nodes\": [");
+    for (int i = 0; i < r->m->n_nodes; i++) {
+        const MixNode *n = r->m->nodes[i];
+        mpri_text_put(t, i ? ",\n  {\"casts\": " : "\n  {\"casts\": ");
+        casts_of(t, r, n);
+        mpri_text_put(t, ", ");
+        member(t, "domain", n->domain);
+        mpri_text_put(t, ", ");
+        member(t, "op", n->op);
+        mpri_text_put(t, ", ");
+        member(t, "output", n->n_out ? n->out_name[0] : "");
+        mpri_text_put(t, ", ");
+        member(t, "path", n->path);
+        mpri_text_put(t, ", \"units\": ");
+        units(t, n);
+        mpri_text_put(t, "}");
+    }
+    mpri_text_put(t, "]");
+}
+
+/* ---- the rest ---- */
+
+static void casts(Text *t, const Report *r)
+{
+    bool first = true;
+    mpri_text_put(t, "\"casts\": [");
+    for (const RewriteCast *c = r->rewrite ? r->rewrite->list : NULL; c; c = c->next) {
+        mpri_text_add(t, "%s\n  {\"consumers\": %d, ", first ? "" : ",", c->consumers);
+        member(t, "from", type_name(c->from));
+        mpri_text_put(t, ", ");
+        member(t, "name", c->name);
+        mpri_text_put(t, ", ");
+        member(t, "scope", c->scope);
+        mpri_text_put(t, ", ");
+        member(t, "to", type_name(c->to));
+        mpri_text_put(t, ", ");
+        member(t, "value", c->value);
+        mpri_text_put(t, "}");
+        first = false;
+    }
+    mpri_text_put(t, "]");
+}
+
+static void model(Text *t, const Report *r)
+{
+    char hex[65];
+    const Source *s = r->model->source;
+    const char *slash = strrchr(r->model->path, '/');
+    mpri_sha256(s->bytes, s->size, hex);
+    mpri_text_put(t, "\"model\": {");
+    member(t, "file", slash ? slash + 1 : r->model->path);
+    mpri_text_add(t, ", \"ir_version\": %lld, \"opsets\": {", (long long)r->m->ir_version);
+    bool first = true;
+    for (int i = 0; i < r->m->model->n; i++) {
+        const TreeField *f = &r->m->model->f[i];
+        if (f->number != 8 || !f->tree) continue;
+        if (!first) mpri_text_put(t, ", ");
+        text(t, mpri_tree_text(r->m->pool, f->tree, 1));
+        mpri_text_add(t, ": %lld", (long long)mpri_tree_int(f->tree, 2, 1));
+        first = false;
+    }
+    mpri_text_put(t, "}, ");
+    member(t, "sha256", hex);
+    mpri_text_put(t, "}");
+}
+
+static void options(Text *t, const Report *r)
+{
+    mpri_text_put(t, "\"options\": {");
+    const char *const *e = r->o->echo;
+    for (int i = 0; e && e[i]; i += 2) {
+        if (i) mpri_text_put(t, ", ");
+        member(t, e[i], e[i + 1]);
+    }
+    mpri_text_put(t, "}");
+}
+
+/* The precision of a node is that of its first unit. */
+static void totals(Text *t, const Report *r)
+{
+    int n_float = 0, n_f16 = 0, n_bf16 = 0, other = 0, allowed = 0, low = 0;
+    for (int i = 0; i < r->m->n_nodes; i++) {
+        const MixNode *n = r->m->nodes[i];
+        DType is = n->n_units ? n->units[0]->is : MPR_DTYPE_NONE;
+        for (int k = 0; k < n->n_units; k++)
+            if (n->units[k]->is != n->units[k]->was.elem) is = n->units[k]->is;
+        if (mpri_node_is(n, "MatMul Gemm Conv ConvTranspose Einsum Attention LSTM GRU RNN") &&
+            n->n_units) {
+            allowed++;
+            low += mpri_dtype_is_low(is);
+        }
+        n_float += is == MPR_FLOAT32;
+        n_f16 += is == MPR_FLOAT16;
+        n_bf16 += is == MPR_BFLOAT16;
+        other += is == MPR_DTYPE_NONE;
+    }
+    char share[32];
+    mpri_print_f64(share, allowed ? (double)low / allowed : 0);
+    mpri_text_add(t, "\"totals\": {\"bytes_after\": %zu, \"bytes_before\": %zu, ", r->bytes_after,
+                  r->bytes_before);
+    mpri_text_add(t, "\"casts_added\": %d, \"casts_merged\": 0, \"nodes\": {",
+                  r->rewrite ? r->rewrite->casts : 0);
+    mpri_text_add(t, "\"bfloat16\": %d, \"float\": %d, \"float16\": %d, \"other\": %d}, ", n_bf16,
+                  n_float, n_f16, other);
+    mpri_text_add(t, "\"products_low_share\": %s}", share);
+}
+
+static void warnings(Text *t, const Report *r)
+{
+    mpri_text_put(t, "\"warnings\": [");
+    for (const PaintWarning *w = r->paint ? r->paint->warnings : NULL; w; w = w->next) {
+        mpri_text_add(t, "%s\n  {\"count\": %lld, ", w == r->paint->warnings ? "" : ",",
+                      (long long)w->count);
+        member(t, "detail", w->detail);
+        mpri_text_put(t, ", ");
+        member(t, "kind", w->kind);
+        mpri_text_put(t, ", ");
+        member(t, "where", w->where);
+        mpri_text_put(t, "}");
+    }
+    mpri_text_put(t, "]");
+}
+
+void mpri_report_json(const Report *r, Text *out)
+{
+    mpri_text_put(out, "{");
+    casts(out, r);
+    mpri_text_put(out, ",\n");
+    model(out, r);
+    mpri_text_put(out, ",\n");
+    nodes(out, r);
+    mpri_text_put(out, ",\n");
+    options(out, r);
+    mpri_text_put(out, ",\n");
+    member(out, "result", r->changed ? "converted" : "unchanged");
+    mpri_text_put(out, ",\n\"schema\": 1,\n\"tool\": {");
+    member(out, "name", "mpr-convert");
+    mpri_text_put(out, ", ");
+    member(out, "version", mpr_version());
+    mpri_text_put(out, "},\n");
+    totals(out, r);
+    mpri_text_put(out, ",\n");
+    warnings(out, r);
+    mpri_text_put(out, "}\n");
+}
+
+void mpri_report_annotations(const Report *r, Text *out)
+{
+    mpri_text_put(out, "{");
+    model(out, r);
+    mpri_text_put(out, ",\n");
+    nodes(out, r);
+    mpri_text_put(out, ",\n\"schema\": 1}\n");
+}
+
+/* ---- one node ---- */
+
+static const MixNode *find_node(const Report *r, const char *ref)
+{
+    for (int i = 0; i < r->m->n_nodes; i++) {
+        const MixNode *n = r->m->nodes[i];
+        if (!strcmp(ref, n->path) || (*n->name && !strcmp(ref, n->name))) return n;
+        for (int k = 0; *ref == '=' && k < n->n_out; k++)
+            if (!strcmp(ref + 1, n->out_name[k])) return n;
+    }
+    return NULL;
+}
+
+bool mpri_report_explain(const Report *r, const char *ref, Text *out)
+{
+    const MixNode *n = find_node(r, ref);
+    char name[512];
+    if (!n) return false;
+    mpri_text_add(out, "%s (%s)\n", mpri_err_name(n->path), mpri_err_name(n->op));
+    if (!n->n_units) mpri_text_put(out, "  nothing in it can change its precision\n");
+    for (int i = 0; i < n->n_units; i++) {
+        const MixUnit *u = n->units[i];
+        mpri_text_add(out, "  %s: %s, %s\n", u->var, type_name(u->is), mpri_reason_text(u->why));
+        if (!u->legal)
+            mpri_text_add(out, "    port of variable %s at opset %lld is not allowed in %s\n",
+                          u->var, (long long)r->m->opset, type_name(r->m->to));
+        for (int k = 0; u && k < 64; k++, u = u->from == u ? NULL : u->from) {
+            if (k) mpri_text_add(out, "    because of %s: %s\n",
+                                 mpri_err_name(unit_name(u, name, sizeof name)),
+                                 mpri_reason_text(u->why));
+            if (u->detail) mpri_text_add(out, "    %s\n", mpri_err_name(u->detail));
+        }
+    }
+    return true;
+}

@@ -1,0 +1,26 @@
+/* What was decided, for programs and for people. */
+#ifndef MPRI_CONVERT_REPORT_H
+#define MPRI_CONVERT_REPORT_H
+
+#include "convert/mixed.h"
+#include "convert/rewrite.h"
+
+typedef struct Report {
+    const Mix *m;
+    const Paint *paint;
+    const Rewrite *rewrite; /* NULL: nothing was written */
+    const MixedOptions *o;
+    const ImportedModel *model;
+    bool changed;
+    size_t bytes_before, bytes_after;
+} Report;
+
+void mpri_report_json(const Report *r, Text *out);
+void mpri_report_annotations(const Report *r, Text *out);
+void mpri_report_dot(const Report *r, Text *out);
+void mpri_report_svg(const Report *r, Text *out);
+/* Chain of reasons of a node, "=VALUE" or path: false when there is none. */
+bool mpri_report_explain(const Report *r, const char *node, Text *out);
+void mpri_sha256(const void *bytes, size_t n, char hex[65]);
+
+#endif

@@ -1,0 +1,434 @@
+/* One Cast for a value, a type and the scope of the first need, right behind the producer; inputs,
+ * initializers and values of outer scopes are cast at the start of the scope.
+ *
+ * A graph output in low precision: the producer writes a fresh name and a Cast the public one. */
+#include "convert/rewrite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert/file.h"
+#include "convert/marks.h"
+#include "importer/wire.h"
+
+enum { G_NODE = 1, G_INIT = 5, G_IN = 11, G_OUT = 12, G_INFO = 13 };
+
+typedef struct Insertion {
+    MixScope *scope;
+    int after; /* node of the scope; -1: before all */
+    int order;
+    Tree *node;
+} Insertion;
+
+/* ---- declared types ---- */
+
+static Tree *elem_holder(Tree *type)
+{
+    for (int i = type->n - 1; i >= 0; i--) {
+        TreeField *f = &type->f[i];
+        if (!f->tree) continue;
+        if (f->number == 1) return f->tree;
+        TreeField *inner = mpri_tree_find(f->tree, 1);
+        return inner && inner->tree ? elem_holder(inner->tree) : NULL;
+    }
+    return NULL;
+}
+
+static TreeField *info_elem(Tree *info)
+{
+    TreeField *type = mpri_tree_find(info, 2);
+    Tree *holder = type && type->tree ? elem_holder(type->tree) : NULL;
+    return holder ? mpri_tree_find(holder, 1) : NULL;
+}
+
+void mpri_info_set(Tree *info, DType elem)
+{
+    TreeField *f = info_elem(info);
+    if (f && f->type == WIRE_VARINT && mpri_mix_castable((DType)f->value))
+        f->value = (uint64_t)elem;
+}
+
+/* ---- marks ---- */
+
+static const char *escaped(Pool *p, const char *name)
+{
+    Text t;
+    mpri_text_init(&t, p->arena->alloc);
+    mpri_marks_list(&t, name);
+    char *copy = t.failed ? NULL : mpri_arena_strdup(p->arena, t.text ? t.text : "");
+    mpri_text_free(&t);
+    if (!copy) longjmp(p->full, 1);
+    return copy;
+}
+
+static void mark_line(Rewrite *w, const char *prefix, const char *name)
+{
+    w->lines = mpri_pool_print(w->m->pool, "%s%s%s", w->lines, prefix,
+                               escaped(w->m->pool, name));
+}
+
+/* ---- added nodes ---- */
+
+static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char *name, DType type)
+{
+    Pool *p = w->m->pool;
+    Tree *n = mpri_tree_new(p);
+    mpri_tree_put_text(p, n, 1, from);
+    mpri_tree_put_text(p, n, 2, to);
+    mpri_tree_put_text(p, n, 3, name);
+    mpri_tree_put_text(p, n, 4, "Cast");
+    Tree *a = mpri_tree_put_tree(p, n, 5);
+    mpri_tree_put_text(p, a, 1, "to");
+    mpri_tree_put_int(p, a, 3, type);
+    mpri_tree_put_int(p, a, 20, 2);
+    if (w->m->ir_version >= MPRI_MARK_IR) {
+        Tree *entry = mpri_tree_put_tree(p, n, 9);
+        mpri_tree_put_text(p, entry, 1, MPRI_MARK_NODE);
+        mpri_tree_put_text(p, entry, 2, mpri_file_suffix(type));
+    } else {
+        mark_line(w, "", name);
+    }
+    return n;
+}
+
+static void insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
+{
+    Pool *p = w->m->pool;
+    mpri_pool_grow(p, &w->insertions, w->n_insertions, &w->cap_insertions, sizeof(Insertion));
+    int after = v->maker && v->scope == s ? v->maker->index : -1;
+    w->insertions[w->n_insertions] =
+        (Insertion){.scope = s, .after = after, .order = w->n_insertions, .node = node};
+    w->n_insertions++;
+    w->casts++;
+}
+
+/* A new value is declared with the shape of its origin. */
+static void declare(Rewrite *w, MixScope *s, const MixValue *v, const char *name, DType type)
+{
+    TreeField *t = v->info ? mpri_tree_find(v->info, 2) : NULL;
+    if (!t || !t->tree || !info_elem((Tree *)v->info)) return;
+    Tree *info = mpri_tree_put_tree(w->m->pool, s->graph, G_INFO);
+    mpri_tree_put_text(w->m->pool, info, 1, name);
+    mpri_tree_add(w->m->pool, info, 2, WIRE_BYTES)->tree =
+        mpri_tree_copy(w->m->pool, t->tree);
+    mpri_info_set(info, type);
+}
+
+static void note_cast(Rewrite *w, MixScope *s, const MixValue *v, const char *name, DType from,
+                      DType to)
+{
+    RewriteCast *c = mpri_pool_take(w->m->pool, sizeof *c);
+    *c = (RewriteCast){.name = name, .value = v->name, .scope = s->path, .from = from, .to = to};
+    if (w->last) w->last->next = c;
+    else w->list = c;
+    w->last = c;
+}
+
+static void add_as(Rewrite *w, MixValue *v, MixScope *s, DType type, const char *name,
+                   RewriteCast *cast)
+{
+    MixAs *a = mpri_pool_take(w->m->pool, sizeof *a);
+    *a = (MixAs){.type = type, .scope = s, .name = name, .cast = cast, .next = v->as};
+    v->as = a;
+}
+
+static bool sees(const MixScope *in, const MixScope *made)
+{
+    for (; in; in = in->outer)
+        if (in == made) return true;
+    return false;
+}
+
+static const char *version(const MixValue *v, const MixScope *s, DType type)
+{
+    if (v->now == type) return v->fresh ? v->fresh : v->name;
+    if (v->held == type) return v->name;
+    for (const MixAs *a = v->as; a; a = a->next)
+        if (a->type == type && sees(s, a->scope)) return a->name;
+    return NULL;
+}
+
+/* ---- what every use wants ---- */
+
+static DType wanted(const MixValue *v, const MixUse *u)
+{
+    if (u->unit) return u->unit->is;
+    if (!u->node && !u->scope->outer) return MPR_DTYPE_NONE; /* the output of the model itself */
+    return v->type.elem;
+}
+
+static const char *fresh_name(Rewrite *w, const MixValue *v, DType type)
+{
+    return mpri_mix_fresh(w->m, mpri_pool_print(w->m->pool, "%s__mpr_%s", v->name,
+                                                mpri_file_suffix(type)));
+}
+
+static MixScope *scope_of_need(const MixValue *v, const MixUse *use, DType type)
+{
+    MixScope *best = use->scope;
+    for (const MixUse *u = v->uses; u; u = u->next)
+        if (wanted(v, u) == type && sees(use->scope, u->scope) && sees(best, u->scope))
+            best = u->scope;
+    return best;
+}
+
+static void cast_uses(Rewrite *w, MixValue *v)
+{
+    for (MixUse *u = v->uses; u; u = u->next) {
+        DType type = wanted(v, u);
+        if (type == MPR_DTYPE_NONE || !mpri_mix_castable(type)) continue;
+        if (version(v, u->scope, type)) continue;
+        MixScope *s = scope_of_need(v, u, type);
+        const char *from = v->fresh ? v->fresh : v->name, *name = fresh_name(w, v, type);
+        insert(w, s, v, make_cast(w, from, name, name, type));
+        note_cast(w, s, v, name, v->now, type);
+        declare(w, s, v, name, type);
+        add_as(w, v, s, type, name, w->last);
+    }
+}
+
+/* ---- initializers ---- */
+
+static int field_of(const Tree *graph, const Tree *tensor)
+{
+    for (int i = 0; i < graph->n; i++)
+        if (graph->f[i].tree == tensor) return i;
+    return -1;
+}
+
+static void convert_initializer(Rewrite *w, MixValue *v)
+{
+    DType to = w->m->to;
+    MixTensor t;
+    bool low = false, other = false;
+    for (const MixUse *u = v->uses; u; u = u->next) {
+        DType type = wanted(v, u);
+        low = low || type == to;
+        other = other || type != to;
+    }
+    if (!low || !mpri_mix_tensor(w->m, v->tensor, &t)) return;
+    int64_t size = t.n * (int64_t)mpri_dtype_size(t.type), now = t.n * (int64_t)mpri_dtype_size(to);
+    if (!other && !v->pinned) {
+        mpri_mix_store(w->m, v->tensor, to, w->saturate);
+        mark_line(w, mpri_pool_print(w->m->pool, "\\w%d:", v->scope->id), v->name);
+        v->now = v->held = to;
+        w->bytes_saved += size - now;
+        return;
+    }
+    if (v->pinned && !v->output) return;
+    Tree *graph = v->scope->graph, *copy = mpri_tree_copy(w->m->pool, v->tensor);
+    const char *name = fresh_name(w, v, to);
+    mpri_mix_store(w->m, copy, to, w->saturate);
+    TreeField *f = mpri_tree_find(copy, 8);
+    f->bytes = (const uint8_t *)name;
+    f->len = strlen(name);
+    mpri_tree_insert(w->m->pool, graph, field_of(graph, v->tensor) + 1, G_INIT, WIRE_BYTES)->tree =
+        copy;
+    mark_line(w, "\\c", name);
+    add_as(w, v, v->scope, to, name, NULL);
+    w->bytes_saved -= now;
+}
+
+/* ---- graph inputs and outputs ---- */
+
+static DType io_type(const char *text)
+{
+    static const struct { const char *word; DType type; } words[] = {
+        {"fp16", MPR_FLOAT16}, {"f16", MPR_FLOAT16}, {"float16", MPR_FLOAT16},
+        {"bf16", MPR_BFLOAT16}, {"bfloat16", MPR_BFLOAT16}, {"fp32", MPR_FLOAT32},
+        {"f32", MPR_FLOAT32}, {"float32", MPR_FLOAT32}, {"float", MPR_FLOAT32},
+        {"keep", MPR_DTYPE_NONE},
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(words[i].word, text)) return words[i].type;
+    return MPR_STRING;
+}
+
+static DType public_type(const Rewrite *w, const MixValue *v)
+{
+    DType found = v->type.elem, all = v->type.elem;
+    bool named = false;
+    if (!mpri_mix_castable(v->type.elem) || v->type.wrap != WRAP_TENSOR) return v->type.elem;
+    for (int i = 0; w->io && w->io[i]; i++) {
+        const char *eq = strrchr(w->io[i], '=');
+        size_t n = (size_t)(eq - w->io[i]);
+        DType t = io_type(eq + 1);
+        t = t == MPR_DTYPE_NONE ? v->type.elem : t;
+        if (n == strlen(v->name) && !strncmp(v->name, w->io[i], n)) {
+            found = t;
+            named = true;
+        } else if (n == 3 && !strncmp("all", w->io[i], n)) {
+            all = t;
+        }
+    }
+    return named ? found : all;
+}
+
+static mpr_status check_io(Rewrite *w)
+{
+    for (int i = 0; w->io && w->io[i]; i++) {
+        const char *eq = strrchr(w->io[i], '='), *item = w->io[i];
+        if (!eq || io_type(eq + 1) == MPR_STRING) {
+            mpri_err_set(w->err, MPR_E_USAGE, "--io %s: expected NAME=TYPE", mpri_err_name(item));
+            return mpri_err_advice(w->err, "TYPE is keep, fp16, bf16 or fp32");
+        }
+        const char *name = mpri_pool_text(w->m->pool, item, (size_t)(eq - item));
+        const MixValue *v = mpri_mix_find(w->m->top, name);
+        if (strcmp(name, "all") && !(v && (v->input || v->output))) {
+            mpri_err_set(w->err, MPR_E_USAGE, "--io %s: the model has no input or output '%s'",
+                         mpri_err_name(item), mpri_err_name(name));
+            return mpri_err_advice(w->err, "name a graph input or output, or use all=TYPE");
+        }
+    }
+    return MPR_OK;
+}
+
+static void mark_io(Rewrite *w, const MixValue *v)
+{
+    mark_line(w, mpri_pool_print(w->m->pool, "\\i%d:", (int)v->type.elem), v->name);
+}
+
+static void settle(Rewrite *w, MixValue *v)
+{
+    v->now = v->held = v->unit ? v->unit->is : v->type.elem;
+    if (v->scope->outer || !mpri_mix_castable(v->type.elem) || v->type.wrap != WRAP_TENSOR) return;
+    if (v->input && !v->initializer) {
+        v->now = v->held = public_type(w, v);
+        if (v->now != v->type.elem) mark_io(w, v);
+    }
+    if (!v->output || !v->maker) return;
+    DType type = public_type(w, v);
+    if (type != v->type.elem) mark_io(w, v);
+    if (type == v->now) return;
+    v->held = type;
+    v->fresh = fresh_name(w, v, v->now);
+    insert(w, v->scope, v, make_cast(w, v->fresh, v->name, v->fresh, type));
+    note_cast(w, v->scope, v, v->fresh, v->now, type);
+    declare(w, v->scope, v, v->fresh, v->now);
+}
+
+/* ---- names into the tree ---- */
+
+static void set_text(TreeField *f, const char *text)
+{
+    f->bytes = (const uint8_t *)text;
+    f->len = strlen(text);
+}
+
+static void count_reader(const MixValue *v, const char *name, const MixNode *n)
+{
+    for (MixAs *a = v->as; a; a = a->next) {
+        if (a->name != name || !a->cast) continue;
+        a->cast->consumers++;
+        if (!a->cast->reader) a->cast->reader = n;
+    }
+}
+
+static void rename_node(MixNode *n)
+{
+    int in = 0, out = 0;
+    for (int i = 0; i < n->tree->n; i++) {
+        TreeField *f = &n->tree->f[i];
+        if (f->number == 1) {
+            MixValue *v = n->in[in];
+            DType want = v && n->in_unit[in] ? n->in_unit[in]->is : v ? v->type.elem : 0;
+            const char *name = v && mpri_mix_castable(want) ? version(v, n->scope, want) : NULL;
+            if (name && strcmp(name, v->name)) {
+                set_text(f, name);
+                count_reader(v, name, n);
+            }
+            in++;
+        } else if (f->number == 2) {
+            if (n->out[out] && n->out[out]->fresh) set_text(f, n->out[out]->fresh);
+            out++;
+        }
+    }
+}
+
+static void retype_scope(Rewrite *w, MixScope *s)
+{
+    int out = 0, given = s->graph->n;
+    for (int i = 0; i < given; i++) {
+        TreeField *f = &s->graph->f[i];
+        if ((f->number != G_IN && f->number != G_OUT && f->number != G_INFO) || !f->tree) continue;
+        TreeField *name = mpri_tree_find(f->tree, 1), *elem = info_elem(f->tree);
+        MixValue *v = mpri_mix_find(s, mpri_tree_text(w->m->pool, f->tree, 1));
+        int k = f->number == G_OUT ? out++ : 0;
+        if (!v) continue;
+        DType type = v->held;
+        if (f->number == G_OUT && s->outer && s->output_uses[k]) {
+            type = wanted(v, s->output_uses[k]);
+            const char *to = mpri_mix_castable(type) ? version(v, s, type) : NULL;
+            if (to && name) set_text(name, to);
+        }
+        if (elem && (DType)elem->value == v->type.elem && type != v->type.elem)
+            mpri_info_set(f->tree, type);
+    }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const Insertion *x = a, *y = b;
+    if (x->scope != y->scope) return x->scope->id - y->scope->id;
+    if (x->after != y->after) return x->after - y->after;
+    return x->order - y->order;
+}
+
+/* The node list of a scope with the new nodes in it. */
+static void put_insertions(Rewrite *w, MixScope *s, int first, int n)
+{
+    Tree *old = s->graph, new = {0};
+    int node = 0, at = first;
+    bool any = false;
+    for (int i = 0; i < old->n; i++) any = any || old->f[i].number == G_NODE;
+    for (int i = 0; i <= old->n; i++) {
+        bool is_node = i < old->n && old->f[i].number == G_NODE;
+        if ((is_node && node == 0) || (i == old->n && !any))
+            for (; at < first + n && w->insertions[at].after < 0; at++)
+                mpri_tree_add(w->m->pool, &new, G_NODE, WIRE_BYTES)->tree = w->insertions[at].node;
+        if (i == old->n) break;
+        *mpri_tree_add(w->m->pool, &new, 0, 0) = old->f[i];
+        for (; is_node && at < first + n && w->insertions[at].after == node; at++)
+            mpri_tree_add(w->m->pool, &new, G_NODE, WIRE_BYTES)->tree = w->insertions[at].node;
+        node += is_node;
+    }
+    *old = new;
+}
+
+static void put_all(Rewrite *w)
+{
+    if (w->n_insertions)
+        qsort(w->insertions, (size_t)w->n_insertions, sizeof(Insertion), by_place);
+    for (int i = 0, k; i < w->n_insertions; i = k) {
+        for (k = i; k < w->n_insertions && w->insertions[k].scope == w->insertions[i].scope; k++) {}
+        put_insertions(w, w->insertions[i].scope, i, k - i);
+    }
+}
+
+static void put_marks(Rewrite *w)
+{
+    if (!*w->lines) return;
+    Tree *entry = mpri_tree_put_tree(w->m->pool, w->m->model, 14);
+    mpri_tree_put_text(w->m->pool, entry, 1, MPRI_MARK_MODEL);
+    mpri_tree_put_text(w->m->pool, entry, 2, w->lines);
+}
+
+mpr_status mpri_rewrite(Rewrite *w)
+{
+    Mix *m = w->m;
+    w->lines = "";
+    TRY(check_io(w));
+    for (int i = 0; i < m->n_values; i++) settle(w, m->values[i]);
+    for (int i = 0; i < m->n_values; i++) {
+        MixValue *v = m->values[i];
+        if (v->type.wrap != WRAP_TENSOR || !mpri_mix_castable(v->type.elem)) continue;
+        if (w->infer && v->initializer && v->tensor && !v->input && v->type.elem != m->to)
+            convert_initializer(w, v);
+        cast_uses(w, v);
+    }
+    for (int i = 0; i < m->n_nodes; i++) rename_node(m->nodes[i]);
+    for (int i = 0; i < m->n_scopes; i++) retype_scope(w, m->scopes[i]);
+    put_all(w);
+    put_marks(w);
+    return MPR_OK;
+}

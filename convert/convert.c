@@ -176,7 +176,6 @@ static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
     io.image = image;
     mpr_status st = mpri_import_file(c->given->path, &io, plain, c->err);
     if (st == MPR_OK) {
-        mpri_marks_retype(*plain, arena, image);
         c->plain = *plain;
         if (c->o->to == MPR_FLOAT32) c->r->casts = n;
     } else if (st != MPR_E_NOMEM) {

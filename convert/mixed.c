@@ -14,6 +14,12 @@
 
 enum { T_RAW = 9, T_EXTERNAL = 13, T_WHERE = 14, PAGE = 4096 };
 
+typedef struct DataCopy { /* a data file that goes along as it is */
+    const char *location, *path;
+    const SourceMap *map; /* NULL: it does not */
+    bool fresh, written;  /* to be written; done */
+} DataCopy;
+
 typedef struct Mixed {
     const ImportedModel *given;
     const MixedOptions *o;
@@ -27,6 +33,10 @@ typedef struct Mixed {
     Piece *data;
     int n_data, cap_data;
     size_t data_size;
+    const char *folder;    /* of the output, with its slash */
+    bool verbatim;         /* data files go along as they are */
+    DataCopy *copies;
+    int n_copies, cap_copies;
     ConvertResult *r;
     Err *err;
 } Mixed;
@@ -125,6 +135,41 @@ static void move_in(Mixed *c, Tree *t, const uint8_t *bytes, size_t n)
     raw->len = n;
 }
 
+/* The file of a tensor goes along whole, under its own name, where that is free or holds the same:
+ * false when it cannot. */
+static bool copy_file(Mixed *c, const Tree *t)
+{
+    const char *location = "";
+    const SourceMap *map;
+    Err err = {0};
+    for (int i = 0; i < t->n; i++)
+        if (t->f[i].number == T_EXTERNAL && t->f[i].tree &&
+            !strcmp(mpri_tree_text(&c->pool, t->f[i].tree, 1), "location"))
+            location = mpri_tree_text(&c->pool, t->f[i].tree, 2);
+    for (int i = 0; i < c->n_copies; i++)
+        if (!strcmp(c->copies[i].location, location)) return c->copies[i].map;
+    mpri_pool_grow(&c->pool, &c->copies, c->n_copies, &c->cap_copies, sizeof *c->copies);
+    DataCopy *copy = &c->copies[c->n_copies++];
+    *copy = (DataCopy){.location = location};
+    if (strchr(location, '/') ||
+        mpri_source_external(c->given->source, c->pool.arena, "", location, &map, &err) != MPR_OK)
+        return false;
+    copy->path = mpri_pool_print(&c->pool, "%s%s", c->folder, location);
+    Source *there;
+    struct stat st;
+    if (stat(copy->path, &st) != 0) {
+        copy->fresh = true;
+    } else {
+        Err open_err = {0};
+        if (mpri_source_open(copy->path, c->pool.arena, &there, &open_err) != MPR_OK) return false;
+        bool same = there->size == map->size && !memcmp(there->bytes, map->bytes, map->size);
+        mpri_source_close(there);
+        if (!same) return false;
+    }
+    copy->map = map;
+    return true;
+}
+
 static mpr_status place_tensor(Mixed *c, Tree *t, bool out)
 {
     const uint8_t *bytes;
@@ -132,6 +177,7 @@ static mpr_status place_tensor(Mixed *c, Tree *t, bool out)
     TreeField *raw = mpri_tree_find(t, T_RAW);
     bool never = c->o->external && !strcmp(c->o->external, "never");
     if (is_external(t)) {
+        if (c->verbatim && copy_file(c, t)) return MPR_OK;
         TRY(locate(c, t, &bytes, &n));
         if (never) move_in(c, t, bytes, n);
         else move_out(c, t, bytes, n);
@@ -294,9 +340,20 @@ static mpr_status write_model(Mixed *c, const char *path, const Piece *pieces, i
     struct stat st;
     bool fresh = stat(data, &st) != 0;
     TRY(mpri_source_unchanged(c->given->source, c->err));
-    if (c->n_data) TRY(mpri_write_pieces_atomic(data, c->data, c->n_data, c->err));
-    mpr_status status = mpri_write_pieces_atomic(path, pieces, n, c->err);
-    if (status != MPR_OK && c->n_data && fresh) unlink(data);
+    mpr_status status = MPR_OK;
+    if (c->n_data) status = mpri_write_pieces_atomic(data, c->data, c->n_data, c->err);
+    for (int i = 0; i < c->n_copies && status == MPR_OK; i++) {
+        Piece whole = {.bytes = NULL};
+        if (!c->copies[i].map || !c->copies[i].fresh) continue;
+        whole = (Piece){c->copies[i].map->bytes, c->copies[i].map->size};
+        status = mpri_write_pieces_atomic(c->copies[i].path, &whole, 1, c->err);
+        c->copies[i].written = status == MPR_OK;
+    }
+    if (status == MPR_OK) status = mpri_write_pieces_atomic(path, pieces, n, c->err);
+    if (status == MPR_OK) return status;
+    if (c->n_data && fresh) unlink(data);
+    for (int i = 0; i < c->n_copies; i++)
+        if (c->copies[i].written) unlink(c->copies[i].path);
     return status;
 }
 
@@ -315,6 +372,8 @@ static mpr_status run(Mixed *c, const char *path)
         count(c);
     }
     c->data_name = mpri_pool_print(&c->pool, "%s.data", slash ? slash + 1 : path ? path : "");
+    c->folder = slash ? mpri_pool_text(&c->pool, path, (size_t)(slash - path) + 1) : "";
+    c->verbatim = !strcmp(external, "auto") && !c->rewrite.infer;
     Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
     c->r->changed = !same_bytes(c, pieces, n);
     bool large = size_of(pieces, n) > ((size_t)1 << 31) - 65536;

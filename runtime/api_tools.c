@@ -102,7 +102,7 @@ static mpr_status check_convert_mode(const mpr_convert_options *o, bool paint, E
                      mpri_err_name(o->mode));
         return mpri_err_advice(err, "leave it out for train");
     }
-    if (!infer || paint || o->to == MPR_FLOAT32) return MPR_OK;
+    if (!infer || paint) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE, "mode infer with the autocast profile '%s'",
                  mpri_err_name(o->autocast_profile));
     return mpri_err_advice(err, "use the profile paint, which is the default");
@@ -179,7 +179,7 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
     if (status == MPR_OK) {
         status = mpri_profile_load(paint ? "torch-cuda" : o.autocast_profile, o.keep_fp32, &arena,
                                    &profile, err);
-        if (status == MPR_OK && (paint || o.to == MPR_FLOAT32)) {
+        if (status == MPR_OK && paint) {
             status = convert_painted(model, path, &o, &arena, &r, err);
         } else if (status == MPR_OK) {
             ConvertOptions co = {

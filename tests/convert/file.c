@@ -183,7 +183,7 @@ static void open_converted(Opened *o, const Fixture *f, const char *model, mpr_d
     const char *path = in_folder(f->folder, "opened.onnx");
     mpr_convert_result r;
     Err err = {0};
-    assert_int_equal(convert(f->ctx, test_data(model), path, type, NULL, &r), MPR_OK);
+    assert_int_equal(convert(f->ctx, test_data(model), path, type, "torch-cuda", &r), MPR_OK);
     o->m = import(path);
     o->bytes = read_file(path, &o->n);
     mpri_arena_init(&o->arena, mpri_alloc_default(), 0);

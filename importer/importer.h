@@ -74,4 +74,12 @@ typedef struct WeightPatch { /* new contents of one initializer, f32, in the ini
 mpr_status mpri_export_file(const ImportedModel *m, const char *path, const WeightPatch *w, int n,
                             const Alloc *alloc, Err *err);
 
+/* An operator that importing turns into others. */
+typedef struct ExpandedOp {
+    const char *domain, *name;
+    bool gradient; /* a cotangent passes through what it becomes */
+    const char *note;
+} ExpandedOp;
+const ExpandedOp *mpri_import_expanded(int *n);
+
 #endif

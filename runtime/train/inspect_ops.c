@@ -4,6 +4,7 @@
  * by one, with inputs of unknown rank. */
 #include <string.h>
 
+#include "importer/importer.h"
 #include "runtime/train/inspect.h"
 #include "runtime/train/json.h"
 
@@ -168,6 +169,24 @@ static mpr_status put_op(Inspect *i, const KernelSet *set, const char *name, con
     return status;
 }
 
+/* An operator that importing takes apart: what it becomes has rows of its own. */
+static void put_expanded(Inspect *i, const ExpandedOp *op)
+{
+    const char *grad = op->gradient ? "yes" : "zero", *domain = op->domain[0] ? op->domain : "ai.onnx";
+    Text *t = &i->out;
+    if (i->o.json)
+        mpri_text_add(t,
+                      ",\n {\"op\": \"%s\", \"domain\": \"%s\", \"expanded\": true, \"runs\": true, "
+                      "\"gradient\": \"%s\", \"note\": \"%s\"}",
+                      op->name, domain, grad, op->note);
+    else if (i->o.markdown)
+        mpri_text_add(t, "| %s | %s | | | %s | | | | %s |\n", op->name, domain, grad, op->note);
+    else
+        mpri_text_add(t, "%s%s%-*s %-5s %-9s %s\n", op->domain, op->domain[0] ? "." : "",
+                      28 - (int)(op->domain[0] ? strlen(op->domain) + 1 : 0), op->name, "yes", grad,
+                      op->note);
+}
+
 static mpr_status program_table(Inspect *i, const KernelSet *set)
 {
     const OpTable *table = mpri_op_table();
@@ -188,11 +207,24 @@ static mpr_status program_table(Inspect *i, const KernelSet *set)
         with += op->grad_state == GRAD_FUNCTION;
         zero += op->grad_state == GRAD_ZERO;
     }
+    int n, foreign = 0;
+    const ExpandedOp *expanded = mpri_import_expanded(&n);
+    for (int k = 0; k < n; k++) {
+        put_expanded(i, &expanded[k]);
+        if (expanded[k].domain[0]) {
+            foreign++;
+            continue;
+        }
+        total++;
+        with += expanded[k].gradient;
+        zero += !expanded[k].gradient;
+    }
     if (i->o.json) mpri_text_put(t, "]\n");
     else
         mpri_text_add(t,
-                      "%s%d operators: %d with a gradient, %d whose gradient is zero, %d without\n",
-                      i->o.markdown ? "\n" : "", total, with, zero, total - with - zero);
+                      "%s%d operators of com.microsoft are taken apart.\n"
+                      "%d operators of ONNX: %d with a gradient, %d whose gradient is zero, %d without\n",
+                      i->o.markdown ? "\n" : "", foreign, total, with, zero, total - with - zero);
     return MPR_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "importer/microsoft.h"
 #include "tests/support/wire_model.h"
 
 #define D(...) ((const int64_t[]){__VA_ARGS__, -99})
@@ -152,6 +153,24 @@ static void test_eight_bit_floats(void **state)
     mpri_import_destroy(m, mpri_alloc_default());
 }
 
+/* The table that tools print, against the code that takes operators apart and the operators that
+ * have rows of their own. */
+static void test_table_of_expanded(void **state)
+{
+    (void)state;
+    int n, fused = 0;
+    const ExpandedOp *ops = mpri_import_expanded(&n);
+    for (int i = 0; i < n; i++) {
+        if (ops[i].domain[0]) {
+            if (!mpri_microsoft_find(ops[i].domain, ops[i].name)) fail_msg("%s", ops[i].name);
+            fused++;
+        } else if (mpri_op_table()->find("", ops[i].name)) {
+            fail_msg("%s has a row", ops[i].name);
+        }
+    }
+    assert_int_equal(fused, 18);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,7 +180,7 @@ int main(void)
         cmocka_unit_test(test_unknown_forms_are_opaque),
         cmocka_unit_test(test_quantised_advice),
         cmocka_unit_test(test_quantised_in_training),
-        cmocka_unit_test(test_eight_bit_floats),
+        cmocka_unit_test(test_eight_bit_floats), cmocka_unit_test(test_table_of_expanded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

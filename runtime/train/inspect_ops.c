@@ -172,12 +172,13 @@ static mpr_status put_op(Inspect *i, const KernelSet *set, const char *name, con
 /* An operator that importing takes apart: what it becomes has rows of its own. */
 static void put_expanded(Inspect *i, const ExpandedOp *op)
 {
-    const char *grad = op->gradient ? "yes" : "zero", *domain = op->domain[0] ? op->domain : "ai.onnx";
+    const char *grad = op->gradient ? "yes" : "zero";
+    const char *domain = op->domain[0] ? op->domain : "ai.onnx";
     Text *t = &i->out;
     if (i->o.json)
         mpri_text_add(t,
-                      ",\n {\"op\": \"%s\", \"domain\": \"%s\", \"expanded\": true, \"runs\": true, "
-                      "\"gradient\": \"%s\", \"note\": \"%s\"}",
+                      ",\n {\"op\": \"%s\", \"domain\": \"%s\", \"expanded\": true, "
+                      "\"runs\": true, \"gradient\": \"%s\", \"note\": \"%s\"}",
                       op->name, domain, grad, op->note);
     else if (i->o.markdown)
         mpri_text_add(t, "| %s | %s | | | %s | | | | %s |\n", op->name, domain, grad, op->note);
@@ -223,7 +224,8 @@ static mpr_status program_table(Inspect *i, const KernelSet *set)
     else
         mpri_text_add(t,
                       "%s%d operators of com.microsoft are taken apart.\n"
-                      "%d operators of ONNX: %d with a gradient, %d whose gradient is zero, %d without\n",
+                      "%d operators of ONNX: %d with a gradient, %d whose gradient is zero, "
+                      "%d without\n",
                       i->o.markdown ? "\n" : "", foreign, total, with, zero, total - with - zero);
     return MPR_OK;
 }

@@ -2,7 +2,8 @@
  * the same process reaches in a matrix product and in a copy.
  *
  * A row is a graph in text form with F for the type under test. The inputs are read from memory and the
- * outputs written to it in every run; bytes count each of them once. */
+ * outputs written to it in every run; bytes count each of them once. Inputs are random: vectors (scales
+ * and variances) positive, whole numbers below 1000. */
 #include "runtime/train/bench.h"
 
 #include <stdio.h>
@@ -15,7 +16,8 @@
 #include "runtime/train/trainer.h"
 
 typedef struct OpRow {
-    const char *name, *inputs, *node;
+    const char *name, *inputs;
+    const char *node; /* of output y, or "OUTPUT, OUTPUT = NODE" */
 } OpRow;
 
 static const OpRow rows[] = {
@@ -46,6 +48,20 @@ static const OpRow rows[] = {
      "AveragePoolGrad(dy) {kernel_shape=[2,2], strides=[2,2], dims=[8,64,112,112]}"},
     {"global average pool 14^2", "x: F[32,512,14,14]", "GlobalAveragePool(x)"},
     {"global max pool 14^2", "x: F[32,512,14,14]", "GlobalMaxPool(x)"},
+    {"attention 3 heads 197x64", "q: F[8,3,197,64]|k: F[8,3,197,64]|v: F[8,3,197,64]",
+     "y, _, _, _, lse = Attention(q, k, v)"},
+    {"its gradient",
+     "q: F[8,3,197,64]|k: F[8,3,197,64]|v: F[8,3,197,64]|dy: F[8,3,197,64]|y: F[8,3,197,64]|"
+     "lse: f32[8,3,197]",
+     "dq, dk, dv = AttentionGrad(q, k, v, _, _, _, _, dy, y, lse)"},
+    {"batch norm 64x112^2",
+     "x: F[8,64,112,112]|scale: f32[64]|bias: f32[64]|mean: f32[64]|var: f32[64]",
+     "y, rm, rv, bm, bv = BatchNormalization(x, scale, bias, mean, var) {training_mode=1}"},
+    {"its gradient",
+     "dy: F[8,64,112,112]|x: F[8,64,112,112]|scale: f32[64]|mean: f32[64]|var: f32[64]",
+     "dx, dscale, dbias = BatchNormGrad(dy, x, scale, mean, var) {training_mode=1}"},
+    {"gradient of an embedding 8192x512", "dy: F[8,512,512]|indices: i64[8,512]",
+     "GatherGrad(dy, indices) {dims=[8192,512]}"},
 };
 
 /* ---- the plan of a row ---- */
@@ -66,9 +82,13 @@ static mpr_status make_graph(mpr_context *ctx, const OpRow *row, DType type, Are
     mpri_text_init(&t, &ctx->alloc);
     mpri_text_put(&t, "graph \"op\" {\n input ");
     add_typed(&t, row->inputs, type);
-    mpri_text_put(&t, "\n y = ");
-    mpri_text_put(&t, row->node);
-    mpri_text_put(&t, "\n output y = y\n}\n");
+    const char *end = strstr(row->node, " = "), *output = end ? row->node : "y";
+    mpri_text_add(&t, "\n %s%s", end ? "" : "y = ", row->node);
+    for (int n; *output && *output != '='; output += n + (int)strspn(output + n, ", ")) {
+        n = (int)strcspn(output, ", ");
+        if (*output != '_') mpri_text_add(&t, "\n output %.*s = %.*s", n, output, n, output);
+    }
+    mpri_text_put(&t, "\n}\n");
     Intern *names = mpri_intern_create(arena);
     mpr_status status = t.failed || !names ? mpri_err_nomem(err, t.cap)
                                            : mpri_graph_parse(t.text, arena, names, mpri_op_table(),
@@ -86,9 +106,12 @@ static double fill_inputs(const Plan *p)
         void *data = mpri_plan_value_data(p, v);
         int64_t n = mpri_shape_elements(&v->shape);
         bytes += (double)n * (double)mpri_dtype_size(v->dtype);
-        for (int64_t k = 0; data && k < n; k++)
-            mpri_store_f64(v->dtype, data, k,
-                           (double)mpri_rng_uniform(1, (uint64_t)i, (uint64_t)k) - 0.5);
+        for (int64_t k = 0; data && k < n; k++) {
+            double u = (double)mpri_rng_uniform(1, (uint64_t)i, (uint64_t)k);
+            if (v->dtype == MPR_INT64) u = (double)(int)(1000 * u);
+            else if (v->shape.rank > 1) u -= 0.5;
+            mpri_store_f64(v->dtype, data, k, u);
+        }
     }
     for (int i = 0; i < g->n_outputs; i++) {
         const Value *v = g->outputs[i].value;

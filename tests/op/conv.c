@@ -36,6 +36,13 @@ static const Case cases[] = {
     {1, 1, 3, 3, 1, 3, 3, 1, 1, 1, 1, {5, 5, 5, 5}, NULL}, /* outputs that see padding only */
     {0, 2, 5, 5, 3, 3, 3, 1, 1, 1, 1, {0}, NULL},
     {1, 1, 4, 600, 2, 3, 3, 1, 1, 1, 1, {1, 1, 1, 1}, NULL}, /* rows longer than a scatter run */
+    /* several bands of output rows: overlapping windows, gaps between them, rows that none sees */
+    {3, 3, 70, 150, 20, 7, 7, 2, 2, 1, 1, {3, 3, 3, 3}, NULL},
+    {2, 20, 40, 100, 6, 3, 3, 2, 2, 2, 1, {2, 2, 2, 2}, NULL},
+    {2, 32, 40, 80, 6, 3, 3, 2, 1, 1, 2, {1, 0, 0, 2}, NULL},
+    {3, 64, 42, 103, 7, 1, 1, 2, 2, 1, 1, {0}, NULL},
+    {4, 15, 37, 80, 9, 3, 3, 5, 1, 1, 1, {4, 1, 4, 1}, NULL},
+    {2, 24, 30, 70, 18, 3, 3, 1, 1, 1, 1, {1, 1, 1, 1}, NULL},
 };
 
 static int64_t extent(const Case *c, int64_t in, int64_t k, int64_t stride, int64_t pads)

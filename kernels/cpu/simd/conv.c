@@ -6,9 +6,10 @@
  * direction copies long runs: [ck, out] when the horizontal stride is 1 or 2, [out, ck] otherwise (a
  * patch embedding copies whole kernel rows); the product takes either. A 1x1 kernel needs no
  * gathering. Images go in chunks of bounded size. dcol is f32, so that dx, the sum over the patches
- * an input lies in, is rounded once. */
+ * an input lies in, is rounded once. Large images go in bands instead (conv_band.c). */
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/simd/conv.h"
+#include "kernels/cpu/simd/conv_band.h"
+#include "kernels/cpu/simd/conv_gather.h"
 #include "runtime/op/ops.h"
 
 enum {
@@ -51,33 +52,6 @@ static Work work_of(const ConvShape *s)
 /* ---- gathering patches; U is an unsigned type of the element's size ---- */
 
 #define GATHER(U)                                                                              \
-    static void copy_##U(U *restrict to, const U *restrict from, int64_t stride, int64_t n)    \
-    {                                                                                          \
-        if (stride == 1) memcpy(to, from, (size_t)n * sizeof *to);                             \
-        else if (stride == 2)                                                                  \
-            for (int64_t i = 0; i < n; i++) to[i] = from[2 * i];                               \
-        else                                                                                   \
-            for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];                          \
-    }                                                                                          \
-    /* One channel of one image into rows of [ck, out]. */                                     \
-    static void rows_##U(const ConvShape *s, const U *x, U *col)                               \
-    {                                                                                          \
-        for (int64_t t = 0; t < s->taps; t++, col += s->out) {                                 \
-            int64_t dy = t / s->kw * s->dh - s->ph, dx = t % s->kw * s->dw - s->pw, low, high; \
-            conv_range_(s->w, s->ow, s->sw, dx, &low, &high);                                  \
-            for (int64_t oy = 0; oy < s->oh; oy++) {                                           \
-                int64_t iy = oy * s->sh + dy;                                                  \
-                U *to = col + oy * s->ow;                                                      \
-                if (iy < 0 || iy >= s->h || low == high) {                                     \
-                    memset(to, 0, (size_t)s->ow * sizeof *to);                                 \
-                    continue;                                                                  \
-                }                                                                              \
-                memset(to, 0, (size_t)low * sizeof *to);                                       \
-                copy_##U(to + low, x + iy * s->w + low * s->sw + dx, s->sw, high - low);      \
-                memset(to + high, 0, (size_t)(s->ow - high) * sizeof *to);                     \
-            }                                                                                  \
-        }                                                                                      \
-    }                                                                                          \
     /* One row of output positions of one image and group into [out, ck]. */                   \
     static void patches_##U(const ConvShape *s, const U *x, U *col, int64_t oy)                \
     {                                                                                          \
@@ -119,8 +93,8 @@ static void gather_tile(void *ctx, int64_t t)
     }
     const char *x = (const char *)k->x + (size_t)((k->first * s->group * s->ci + t) * s->in) * e;
     char *col = (char *)k->col + (size_t)(t * s->taps * s->out) * e; /* tile: image, channel */
-    if (e == 4) rows_uint32_t(s, (const uint32_t *)x, (uint32_t *)col);
-    else rows_uint16_t(s, (const uint16_t *)x, (uint16_t *)col);
+    if (e == 4) conv_rows_uint32_t(s, (const uint32_t *)x, (uint32_t *)col, s->out, 0, s->oh);
+    else conv_rows_uint16_t(s, (const uint16_t *)x, (uint16_t *)col, s->out, 0, s->oh);
 }
 
 /* Room for the patches of x of one chunk. */
@@ -221,6 +195,13 @@ static void convolve(const KernelCall *c, const ConvShape *s, const Tensor *x, c
                      DType tw, const Tensor *bias, void *workspace)
 {
     const Tensor *y = &c->out[0];
+    if (MPRI_NAME(conv_band).fits(s, CONV_BAND_FORWARD)) {
+        ConvBand band = {.s = *s, .use = CONV_BAND_FORWARD, .tx = x->dtype, .tw = tw,
+                         .ty = y->dtype, .x = x->data, .w = w, .to = y->data, .bias = bias,
+                         .workspace = workspace};
+        MPRI_NAME(conv_band).run(&band, c->threads);
+        return;
+    }
     Work k = work_of(s);
     k.x = x->data;
     k.tx = x->dtype;
@@ -348,6 +329,13 @@ static mpr_status grad_input(const KernelCall *c, const ConvParams *p, const Ten
         turned_convolution(c, &s, bias);
         return MPR_OK;
     }
+    if (MPRI_NAME(conv_band).fits(&s, CONV_BAND_INPUT)) {
+        ConvBand band = {.s = s, .use = CONV_BAND_INPUT, .tx = dx->dtype, .tw = w->dtype,
+                         .ty = dy->dtype, .w = w->data, .y = dy->data, .to = dx->data, .bias = bias,
+                         .workspace = c->workspace};
+        MPRI_NAME(conv_band).run(&band, c->threads);
+        return MPR_OK;
+    }
     Work k = work_of(&s);
     k.bias = bias;
     k.tx = dx->dtype;
@@ -396,6 +384,13 @@ static mpr_status k_grad_weight(const KernelCall *c)
     const Tensor *dy = &c->in[0], *x = &c->in[1], *dw = &c->out[0];
     if (dw->n == 0) return MPR_OK;
     ConvShape s = conv_shape(c->params, x, dw, dy);
+    if (MPRI_NAME(conv_band).fits(&s, CONV_BAND_WEIGHT)) {
+        ConvBand band = {.s = s, .use = CONV_BAND_WEIGHT, .tx = x->dtype, .tw = dw->dtype,
+                         .ty = dy->dtype, .x = x->data, .y = dy->data, .to = dw->data,
+                         .workspace = c->workspace};
+        MPRI_NAME(conv_band).run(&band, c->threads);
+        return MPR_OK;
+    }
     Work k = work_of(&s);
     k.x = x->data;
     k.tx = x->dtype;
@@ -441,18 +436,30 @@ static size_t workspace(const KernelSig *sig, int threads)
     if (sig->op == OP_ConvTranspose) p = conv_of_transpose(sig->params, first, second, out, pads);
     else p = *(const ConvParams *)sig->params;
     ConvShape s = conv_shape(&p, x, w, y);
-    Work k = work_of(&s);
-    k.tx = x->dtype;
-    k.ty = y->dtype;
-    size_t patches = (size_t)(k.chunk * s.group * s.ck * s.out), bytes = patch_bytes(&k);
     if (to_input && turns(&s)) {
         ConvShape t = turned_shape(&s);
-        k = work_of(&t);
+        if (MPRI_NAME(conv_band).fits(&t, CONV_BAND_FORWARD)) {
+            ConvBand band = {.s = t, .use = CONV_BAND_FORWARD, .tx = y->dtype, .tw = w->dtype,
+                             .ty = x->dtype};
+            return turned_bytes(w) + MPRI_NAME(conv_band).workspace(&band, threads);
+        }
+        Work k = work_of(&t);
         k.tx = y->dtype;
         k.ty = x->dtype;
         Gemm g = forward(&k, k.chunk);
         return turned_bytes(w) + patch_bytes(&k) + MPRI_NAME(gemm).workspace(&g, threads);
     }
+    ConvBandUse use = sig->op == OP_Conv ? CONV_BAND_FORWARD
+                      : to_input         ? CONV_BAND_INPUT
+                                         : CONV_BAND_WEIGHT;
+    if (MPRI_NAME(conv_band).fits(&s, use)) {
+        ConvBand band = {.s = s, .use = use, .tx = x->dtype, .tw = w->dtype, .ty = y->dtype};
+        return MPRI_NAME(conv_band).workspace(&band, threads);
+    }
+    Work k = work_of(&s);
+    k.tx = x->dtype;
+    k.ty = y->dtype;
+    size_t patches = (size_t)(k.chunk * s.group * s.ck * s.out), bytes = patch_bytes(&k);
     if (to_input) {
         Gemm g = backward_patches(&k, k.chunk);
         return align64(patches * sizeof(float)) + MPRI_NAME(gemm).workspace(&g, threads);

@@ -8,29 +8,37 @@
 
 /* ---- MaxPool ---- */
 
-/* line[begin + i] = max of the rows that output row o sees. */
-VF_FN void max_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line)
+/* line[begin + i] = max or sum of the elements i of the rows that output row o sees; so many rows at
+ * a time as have their vector joined in registers. */
+enum { AT_ONCE = 8 };
+VF_FN void join_rows(const Pool *k, DType t, bool max, int64_t plane, int64_t o, float *line)
 {
     bool first = true;
-    int64_t n = k->last.in;
+    int64_t n = k->last.in, at[AT_ONCE];
     float *to = line + k->last.begin;
-    for (int64_t v = 0; v < k->taps; v++) {
-        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n, i = 0;
-        if (r < 0) continue;
-        for (; i + VF_LANES <= n; i += VF_LANES) {
-            vf x = vf_ld(t, k->x->data, at + i);
-            if (!first) x = vf_max_nan(vf_load(to + i), x);
-            vf_store(to + i, x);
+    for (int64_t v = 0; v < k->taps;) {
+        int rows = 0;
+        for (; v < k->taps && rows < AT_ONCE; v++) {
+            int64_t r = row_at(k, o, v);
+            if (r >= 0) at[rows++] = (plane * k->rows_in + r) * n;
         }
-        if (i < n) {
-            int left = (int)(n - i);
-            vf x = vf_ld_n(t, k->x->data, at + i, left);
-            if (!first) x = vf_max_nan(vf_load_n(to + i, left), x);
-            vf_store_n(to + i, x, left);
+        for (int64_t i = 0; rows && i < n; i += VF_LANES) {
+            int left = (int)least(VF_LANES, n - i);
+            bool whole = left == VF_LANES;
+            vf all = first ? vf_set1(max ? -INFINITY : 0.0f) : vf_load_n(to + i, left);
+            for (int j = 0; j < rows; j++) {
+                vf x = whole ? vf_ld(t, k->x->data, at[j] + i)
+                             : vf_ld_n(t, k->x->data, at[j] + i, left);
+                if (j == 0 && first) all = x;
+                else if (max) all = vf_max_nan(all, x);
+                else all += x;
+            }
+            if (whole) vf_store(to + i, all);
+            else vf_store_n(to + i, all, left);
         }
-        first = false;
+        if (rows) first = false;
     }
-    if (first) fill(to, n, -INFINITY);
+    if (first) fill(to, n, max ? -INFINITY : 0.0f);
 }
 
 /* a is taken over b: larger, or the first NaN. */
@@ -79,7 +87,7 @@ VF_FN void argmax_row(const Pool *k, const float *values, const float *taps, flo
 
 VF_FN void max_row(const Pool *k, DType t, int64_t row, float *line, float *phases, float *out)
 {
-    max_line(k, t, row / k->rows_out, row % k->rows_out, line);
+    join_rows(k, t, true, row / k->rows_out, row % k->rows_out, line);
     const float *from = deal(k, line, phases);
     for (int64_t o = 0; o < k->last.out; o += VF_LANES) {
         vf top = vf_load(from + tap_at(k, 0) + o);
@@ -166,34 +174,10 @@ static size_t max_workspace(const KernelSig *s, int threads)
 
 /* ---- AveragePool ---- */
 
-VF_FN void sum_line(const Pool *k, DType t, int64_t plane, int64_t o, float *line)
-{
-    bool first = true;
-    int64_t n = k->last.in;
-    float *to = line + k->last.begin;
-    for (int64_t v = 0; v < k->taps; v++) {
-        int64_t r = row_at(k, o, v), at = (plane * k->rows_in + r) * n, i = 0;
-        if (r < 0) continue;
-        for (; i + VF_LANES <= n; i += VF_LANES) {
-            vf x = vf_ld(t, k->x->data, at + i);
-            if (!first) x += vf_load(to + i);
-            vf_store(to + i, x);
-        }
-        if (i < n) {
-            int left = (int)(n - i);
-            vf x = vf_ld_n(t, k->x->data, at + i, left);
-            if (!first) x += vf_load_n(to + i, left);
-            vf_store_n(to + i, x, left);
-        }
-        first = false;
-    }
-    if (first) fill(to, n, 0.0f);
-}
-
 VF_FN void average_row(const Pool *k, DType t, int64_t row, float *line, float *phases, float *counts)
 {
     int64_t o = row % k->rows_out, n = k->last.out;
-    sum_line(k, t, row / k->rows_out, o, line);
+    join_rows(k, t, false, row / k->rows_out, o, line);
     const float *from = deal(k, line, phases);
     float rows = (float)row_count(k, o);
     for (int64_t ox = 0; ox < n; ox += VF_LANES) {
@@ -254,23 +238,31 @@ VF_FN float run_max(DType t, const void *p, int64_t at, int64_t n)
         fourth = vf_max_nan(fourth, vf_ld(t, p, at + i + 3 * VF_LANES));
     }
     for (; i + VF_LANES <= n; i += VF_LANES) top = vf_max_nan(top, vf_ld(t, p, at + i));
-    float best = vf_hmax_nan(vf_max_nan(vf_max_nan(top, second), vf_max_nan(third, fourth)));
-    for (; i < n; i++) {
-        float v = vf_ld1(t, p, at + i);
-        best = v > best || v != v ? v : best;
+    if (i < n) {
+        int left = (int)(n - i);
+        second = vf_max_nan(second, vf_blend(vm_first(left), vf_ld_n(t, p, at + i, left), second));
     }
-    return best;
+    return vf_hmax_nan(vf_max_nan(vf_max_nan(top, second), vf_max_nan(third, fourth)));
+}
+
+VF_FN void global_planes(const Pool *k, DType t, int64_t begin, int64_t end)
+{
+    int64_t n = k->rows_in;
+    for (int64_t i = begin; i < end; i++) {
+        float v = k->pads ? run_sum(t, k->x->data, i * n, n, run_value, vf_zero()) / (float)n
+                          : run_max(t, k->x->data, i * n, n);
+        vf_st1(k->y->dtype, k->y->data, i, v);
+    }
 }
 
 static void global_tile(void *ctx, int64_t tile)
 {
     const Pool *k = ctx;
-    DType t = k->x->dtype;
-    int64_t n = k->rows_in;
-    for (int64_t i = tile * k->per_tile, end = least(k->planes, i + k->per_tile); i < end; i++) {
-        float v = k->pads ? run_sum(t, k->x->data, i * n, n, run_value, vf_zero()) / (float)n
-                          : run_max(t, k->x->data, i * n, n);
-        vf_st1(k->y->dtype, k->y->data, i, v);
+    int64_t begin = tile * k->per_tile, end = least(k->planes, begin + k->per_tile);
+    switch ((int)k->x->dtype) {
+    case MPR_FLOAT32: global_planes(k, MPR_FLOAT32, begin, end); break;
+    case MPR_FLOAT16: global_planes(k, MPR_FLOAT16, begin, end); break;
+    default: global_planes(k, MPR_BFLOAT16, begin, end); break;
     }
 }
 

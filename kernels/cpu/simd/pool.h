@@ -27,6 +27,7 @@ typedef struct Pool {
     int64_t per_tile;
     char *workspace;
     size_t per_worker;
+    int64_t ring; /* rows of a plane that are kept at a time */
 } Pool;
 
 VF_FN int64_t align_lanes(int64_t n) { return (n + 15) & ~(int64_t)15; }
@@ -62,6 +63,22 @@ VF_FN int64_t row_at(const Pool *k, int64_t o, int64_t t)
         at += r * stride;
         stride *= d->in;
         o /= d->out;
+        t /= d->taps;
+    }
+    return at;
+}
+
+/* Output row that sees input row r through leading tap t, or -1: the inverse of row_at. */
+VF_FN int64_t seen_at(const Pool *k, int64_t r, int64_t t)
+{
+    int64_t at = 0, stride = 1;
+    for (int i = k->lead - 1; i >= 0; i--) {
+        const WindowDim *d = &k->d[i];
+        int64_t o = r % d->in + d->begin - t % d->taps * d->dilation;
+        if (o < 0 || o % d->stride || o / d->stride >= d->out) return -1;
+        at += o / d->stride * stride;
+        stride *= d->out;
+        r /= d->in;
         t /= d->taps;
     }
     return at;

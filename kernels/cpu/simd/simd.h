@@ -78,14 +78,17 @@ VF_FN void vm_store_bool_n(uint8_t *p, vm m, int n)
     memcpy(p, b, (size_t)n);
 }
 
-/* Lane by lane in a fixed order; NaN wins. */
+/* The first n lanes. */
+VF_FN vm vm_first(int n)
+{
+    static const float lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vm_lt(vf_load(lane), vf_set1((float)n));
+}
+
+/* Halves joined in a fixed order; NaN wins. */
 VF_FN float vf_hmax_nan(vf a)
 {
-    float t[VF_LANES], r;
-    vf_store(t, a);
-    r = t[0];
-    for (int i = 1; i < VF_LANES; i++) r = (t[i] > r || t[i] != t[i]) ? t[i] : r;
-    return r;
+    return vm_any(vm_nan(a)) ? NAN : vf_hmax(a);
 }
 VF_FN float vf_hmin_nan(vf a) { return -vf_hmax_nan(vf_neg(a)); }
 

@@ -119,6 +119,14 @@ VF_FN float vf_hsum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* No lane is NaN. */
+VF_FN float vf_hmax(vf a)
+{
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
 /* r[i][j] and r[j][i] change places: pairs, then fours within 128 bits, then the halves. */
 VF_FN void vf_transpose(vf r[VF_LANES])
 {

@@ -107,6 +107,15 @@ VF_FN float vf_hsum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* No lane is NaN. */
+VF_FN float vf_hmax(vf a)
+{
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
 /* r[i][j] and r[j][i] change places: pairs, then fours within 128 bits, then the quarters. */
 VF_FN void vf_transpose(vf r[VF_LANES])
 {

@@ -147,6 +147,13 @@ VF_FN vh vf_to_bf16(vf x)
 
 VF_FN float vf_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 
+/* No lane is NaN. */
+VF_FN float vf_hmax(vf a)
+{
+    float b = a[0] > a[2] ? a[0] : a[2], c = a[1] > a[3] ? a[1] : a[3];
+    return b > c ? b : c;
+}
+
 /* r[i][j] and r[j][i] change places. */
 VF_FN void vf_transpose(vf r[VF_LANES])
 {

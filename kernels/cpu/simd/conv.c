@@ -93,8 +93,8 @@ static void gather_tile(void *ctx, int64_t t)
     }
     const char *x = (const char *)k->x + (size_t)((k->first * s->group * s->ci + t) * s->in) * e;
     char *col = (char *)k->col + (size_t)(t * s->taps * s->out) * e; /* tile: image, channel */
-    if (e == 4) conv_rows_uint32_t(s, (const uint32_t *)x, (uint32_t *)col, s->out, 0, s->oh);
-    else conv_rows_uint16_t(s, (const uint16_t *)x, (uint16_t *)col, s->out, 0, s->oh);
+    if (e == 4) conv_rows_uint32_t(s, (const void *)x, (void *)col, s->out, 0, s->oh);
+    else conv_rows_uint16_t(s, (const void *)x, (void *)col, s->out, 0, s->oh);
 }
 
 /* Room for the patches of x of one chunk. */

@@ -280,14 +280,6 @@ static mpr_status k_global_average(const KernelCall *c) { return global_pool(c, 
 
 /* ---- rows ---- */
 
-/* Taps are numbered in floats. */
-VF_FN const char *too_many_taps(const PoolWindow *p)
-{
-    double n = 1;
-    for (int64_t i = 0; i < p->kernel_shape.n; i++) n *= (double)p->kernel_shape.v[i];
-    return n < 16777216.0 ? NULL : "a window of 2^24 elements or more";
-}
-
 static const char *refuse(const KernelSig *s)
 {
     return sig_floats(s, 0, 0) ? NULL : NOT_FLOAT;

@@ -28,6 +28,7 @@ typedef struct Pool {
     char *workspace;
     size_t per_worker;
     int64_t ring; /* rows of a plane that are kept at a time */
+    int64_t kept, front, given; /* MaxPoolGrad: output rows kept; room before one; its floats */
 } Pool;
 
 VF_FN int64_t align_lanes(int64_t n) { return (n + 15) & ~(int64_t)15; }
@@ -56,6 +57,10 @@ VF_FN Pool pool_of(const PoolWindow *p, const Tensor *x, const Tensor *y)
 VF_FN int64_t row_at(const Pool *k, int64_t o, int64_t t)
 {
     int64_t at = 0, stride = 1;
+    if (k->lead == 1) {
+        int64_t r = o * k->d[0].stride + t * k->d[0].dilation - k->d[0].begin;
+        return r >= 0 && r < k->d[0].in ? r : -1;
+    }
     for (int i = k->lead - 1; i >= 0; i--) {
         const WindowDim *d = &k->d[i];
         int64_t r = o % d->out * d->stride + t % d->taps * d->dilation - d->begin;
@@ -72,6 +77,12 @@ VF_FN int64_t row_at(const Pool *k, int64_t o, int64_t t)
 VF_FN int64_t seen_at(const Pool *k, int64_t r, int64_t t)
 {
     int64_t at = 0, stride = 1;
+    if (k->lead == 1) { /* the general way divides six times */
+        int64_t o = r + k->d[0].begin - t * k->d[0].dilation;
+        if (o < 0 || (k->d[0].stride > 1 && o % k->d[0].stride)) return -1;
+        o = k->d[0].stride > 1 ? o / k->d[0].stride : o;
+        return o < k->d[0].out ? o : -1;
+    }
     for (int i = k->lead - 1; i >= 0; i--) {
         const WindowDim *d = &k->d[i];
         int64_t o = r % d->in + d->begin - t % d->taps * d->dilation;
@@ -176,6 +187,14 @@ VF_FN vf divisors(const float *counts, int64_t o, int left, float rows)
 {
     vf n = vf_load_n(counts + o, left) * vf_set1(rows);
     return vf_max(n, vf_set1(1.0f));
+}
+
+/* Taps are numbered in floats. */
+VF_FN const char *too_many_taps(const PoolWindow *p)
+{
+    double n = 1;
+    for (int64_t i = 0; i < p->kernel_shape.n; i++) n *= (double)p->kernel_shape.v[i];
+    return n < 16777216.0 ? NULL : "a window of 2^24 elements or more";
 }
 
 #endif

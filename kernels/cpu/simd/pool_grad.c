@@ -1,4 +1,6 @@
-/* Gradients of MaxPool and AveragePool in f32 phase rows (see pool.h); a tile is a plane.
+/* Gradients of MaxPool and AveragePool in f32 phase rows (see pool.h); a tile is a plane. Every
+ * element of dx looks at the windows it lies in and is written once; for a maximum they are asked for
+ * the number of the tap that their gradient goes to, their first element that equals it.
  *
  * With one leading dim the windows sweep over the plane, and only the rows under the window are kept,
  * in a ring in the L1 cache; with more of them the ring holds all rows. */
@@ -6,7 +8,11 @@
 
 enum { MANY_TAPS = 64 };
 
-/* ---- MaxPool: a window's dy goes to its first element that equals its maximum ---- */
+typedef struct Seer { /* an output row that sees an input row */
+    int64_t at, tap;  /* where it is kept; its first tap that does */
+} Seer;
+
+/* ---- MaxPool ---- */
 
 /* Row r of a plane in phases, -inf in the padding. */
 VF_FN void load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *row, float *line)
@@ -20,9 +26,9 @@ VF_FN void load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *row
     deal(k, line, row);
 }
 
-/* One window by itself: of any number of taps, with -inf and NaN among its elements. */
-static void spread_window(const Pool *k, int64_t o, int64_t ox, float dy, const float *rows,
-                          float *sums)
+/* The tap that a window's gradient goes to, or -1: of any number of taps, with -inf and NaN among its
+ * elements. */
+static float find_tap(const Pool *k, int64_t o, int64_t ox, const float *rows)
 {
     int64_t best = -1;
     float top = -INFINITY;
@@ -30,42 +36,44 @@ static void spread_window(const Pool *k, int64_t o, int64_t ox, float dy, const 
         int64_t r = row_at(k, o, v);
         for (int64_t kx = 0; r >= 0 && kx < k->last.taps; kx++) {
             int64_t ix = ox * k->last.stride + kx * k->last.dilation - k->last.begin;
-            int64_t at = r % k->ring * k->line + tap_at(k, kx) + ox;
+            float x = rows[r % k->ring * k->line + tap_at(k, kx) + ox];
             if (ix < 0 || ix >= k->last.in) continue;
-            if (best >= 0 && !(rows[at] > top) && (rows[at] == rows[at] || top != top)) continue;
-            best = at;
-            top = rows[at];
+            if (best >= 0 && !(x > top) && (x == x || top != top)) continue;
+            best = v * k->last.taps + kx;
+            top = x;
         }
     }
-    if (best >= 0) sums[best] += dy;
+    return (float)best;
 }
 
-/* Windows of an output row, as many at a time as a vector has lanes. */
-VF_FN void spread_row(const Pool *k, int64_t plane, int64_t o, const float *rows, float *sums)
+/* Taps of the windows of an output row, as many at a time as a vector has lanes. */
+VF_FN void find_taps(const Pool *k, int64_t o, const float *rows, float *found)
 {
-    int64_t n = k->last.out, at = (plane * k->rows_out + o) * n, taps = 0, place[MANY_TAPS];
-    for (int64_t v = 0; v < k->taps; v++) {
+    int64_t n = k->last.out, taps = 0, place[MANY_TAPS];
+    float number[MANY_TAPS];
+    bool many = k->taps * k->last.taps > MANY_TAPS;
+    for (int64_t v = 0; v < k->taps && !many; v++) {
         int64_t r = row_at(k, o, v);
-        for (int64_t kx = 0; r >= 0 && kx < k->last.taps; kx++)
-            place[taps++] = r % k->ring * k->line + tap_at(k, kx);
+        for (int64_t kx = 0; r >= 0 && kx < k->last.taps; kx++) {
+            place[taps] = r % k->ring * k->line + tap_at(k, kx);
+            number[taps++] = (float)(v * k->last.taps + kx);
+        }
     }
     for (int64_t ox = 0; ox < n; ox += VF_LANES) {
         int left = (int)least(VF_LANES, n - ox);
-        vf dy = vf_ld_n(k->dy->dtype, k->dy->data, at + ox, left), top = vf_set1(-INFINITY);
-        for (int64_t j = 0; j < taps; j++) top = vf_max_nan(top, vf_load(rows + place[j] + ox));
-        vm odd = vm_or(vm_nan(top), vm_eq(top, vf_set1(-INFINITY)));
-        if (vm_any(vm_and(odd, vm_first(left)))) { /* what lies behind the row is not looked at */
-            float given[VF_LANES];
-            vf_store(given, dy);
-            for (int i = 0; i < left; i++) spread_window(k, o, ox + i, given[i], rows, sums);
-            continue;
-        }
+        vf top = vf_set1(-INFINITY), tap = vf_set1(-1.0f);
+        vm odd = vm_first(0);
         for (int64_t j = 0; j < taps; j++) {
-            float *to = sums + place[j] + ox;
-            vm hit = vm_eq(vf_load(rows + place[j] + ox), top);
-            vf_store(to, vf_load(to) + vf_blend(hit, dy, vf_zero()));
-            dy = vf_blend(hit, vf_zero(), dy); /* given once */
+            vf x = vf_load(rows + place[j] + ox);
+            vm take = vm_gt(x, top);
+            odd = vm_or(odd, vm_nan(x));
+            top = vf_blend(take, x, top);
+            tap = vf_blend(take, vf_set1(number[j]), tap);
         }
+        vf_store_n(found + ox, tap, left);
+        odd = vm_or(odd, vm_eq(top, vf_set1(-INFINITY)));
+        if (!vm_any(vm_and(odd, vm_first(left)))) continue;
+        for (int i = 0; i < left; i++) found[ox + i] = find_tap(k, o, ox + i, rows);
     }
 }
 
@@ -81,44 +89,84 @@ static void rows_under(const Pool *k, int64_t o, int64_t *begin, int64_t *end)
     *end = least(k->rows_in, last > -1 ? last + 1 : 0);
 }
 
-VF_FN void max_grad_plane(const Pool *k, DType t, int64_t plane, float *line, float *rows,
-                          float *sums)
+/* sums[i] += what the n windows around element i give it. */
+VF_FN void collect_phase(const float *restrict found, const float *restrict dy,
+                         const Seer *restrict windows, int64_t n, float *restrict sums,
+                         int64_t phase)
 {
-    int64_t loaded = 0, stored = 0;
-    for (int64_t o = 0; o <= k->rows_out; o++) {
-        int64_t begin = k->rows_in, end = k->rows_in;
-        if (o < k->rows_out) rows_under(k, o, &begin, &end);
-        for (; stored < begin; stored++) {
-            float *sum = sums + stored % k->ring * k->line;
-            if (stored >= loaded) memset(sum, 0, row_bytes(k, 1)); /* seen by no window */
-            store_row(k->dx, (plane * k->rows_in + stored) * k->last.in,
-                      weave(k, sum, line) + k->last.begin, k->last.in);
+    for (int64_t i = 0; i < phase; i += VF_LANES) {
+        vf sum = vf_load(sums + i);
+        for (int64_t j = 0; j < n; j++) {
+            vm hit = vm_eq(vf_load(found + windows[j].at + i), vf_set1((float)windows[j].tap));
+            sum += vf_blend(hit, vf_load(dy + windows[j].at + i), vf_zero());
         }
-        if (o == k->rows_out) break;
-        for (loaded = loaded > begin ? loaded : begin; loaded < end; loaded++) {
-            int64_t at = loaded % k->ring * k->line;
-            load_row(k, t, plane, loaded, rows + at, line);
-            memset(sums + at, 0, row_bytes(k, 1));
+        vf_store(sums + i, sum);
+    }
+}
+
+/* dx of row r in phases: every element looks at the windows that it lies in. */
+VF_FN void collect_row(const Pool *k, int64_t r, const float *found, const float *dy, float *sums,
+                       Seer *seers)
+{
+    int64_t s = k->last.stride, dilation = k->last.dilation, count = 0;
+    for (int64_t v = 0; v < k->taps; v++) {
+        int64_t o = seen_at(k, r, v);
+        if (o >= 0) seers[count++] = (Seer){o % k->kept * k->given + k->front, v * k->last.taps};
+    }
+    memset(sums, 0, row_bytes(k, 1));
+    for (int64_t p = 0; p < s && count > 0; p++) {
+        Seer windows[MANY_TAPS];
+        int64_t n = 0, phase = 0, back = 0; /* of tap kx */
+        for (int64_t kx = 0; kx < k->last.taps; kx++) {
+            for (int64_t j = 0; j < count && phase == p; j++) {
+                if (n == MANY_TAPS) {
+                    collect_phase(found, dy, windows, n, sums + p * k->phase, k->phase);
+                    n = 0;
+                }
+                windows[n++] = (Seer){seers[j].at - back, seers[j].tap + kx};
+            }
+            for (phase += dilation; phase >= s; phase -= s) back++;
         }
-        if (k->taps * k->last.taps <= MANY_TAPS) {
-            spread_row(k, plane, o, rows, sums);
-            continue;
+        collect_phase(found, dy, windows, n, sums + p * k->phase, k->phase);
+    }
+}
+
+VF_FN void max_grad_plane(const Pool *k, DType t, int64_t plane, float *line)
+{
+    float *sums = line + k->line, *rows = sums + k->line, *found = rows + k->ring * k->line;
+    float *dy = found + k->kept * k->given;
+    Seer *seers = (Seer *)(void *)(dy + k->kept * k->given);
+    int64_t ready = 0, loaded = 0, n = k->last.out;
+    for (int64_t r = 0; r < k->rows_in; r++) {
+        int64_t need = k->rows_out;
+        if (k->lead == 1) need = least(need, (r + k->d[0].begin) / k->d[0].stride + 1);
+        for (; ready < need; ready++) {
+            int64_t begin, end, to = ready % k->kept * k->given + k->front;
+            rows_under(k, ready, &begin, &end);
+            for (loaded = loaded > begin ? loaded : begin; loaded < end; loaded++)
+                load_row(k, t, plane, loaded, rows + loaded % k->ring * k->line, line);
+            find_taps(k, ready, rows, found + to);
+            for (int64_t i = 0; i < n; i += VF_LANES) {
+                int left = (int)least(VF_LANES, n - i);
+                int64_t at = (plane * k->rows_out + ready) * n + i;
+                vf_store_n(dy + to + i, vf_ld_n(k->dy->dtype, k->dy->data, at, left), left);
+            }
         }
-        int64_t at = (plane * k->rows_out + o) * k->last.out;
-        for (int64_t ox = 0; ox < k->last.out; ox++)
-            spread_window(k, o, ox, vf_ld1(k->dy->dtype, k->dy->data, at + ox), rows, sums);
+        collect_row(k, r, found, dy, sums, seers);
+        store_row(k->dx, (plane * k->rows_in + r) * k->last.in, weave(k, sums, line) + k->last.begin,
+                  k->last.in);
     }
 }
 
 static void max_grad_tile(void *ctx, int64_t plane, int worker)
 {
     const Pool *k = ctx;
-    float *line = worker_rows(k, worker), *rows = line + k->line;
-    float *sums = rows + k->ring * k->line;
+    float *line = worker_rows(k, worker), *found = line + (2 + k->ring) * k->line;
+    fill(found, k->kept * k->given, -1.0f); /* beside the rows: no tap */
     switch ((int)k->x->dtype) {
-    case MPR_FLOAT32: max_grad_plane(k, MPR_FLOAT32, plane, line, rows, sums); break;
-    case MPR_FLOAT16: max_grad_plane(k, MPR_FLOAT16, plane, line, rows, sums); break;
-    default: max_grad_plane(k, MPR_BFLOAT16, plane, line, rows, sums); break;
+    case MPR_FLOAT32: max_grad_plane(k, MPR_FLOAT32, plane, line); break;
+    case MPR_FLOAT16: max_grad_plane(k, MPR_FLOAT16, plane, line); break;
+    default: max_grad_plane(k, MPR_BFLOAT16, plane, line); break;
     }
 }
 
@@ -190,7 +238,14 @@ static Pool max_grad_of(const void *params, const Tensor *in)
     Pool k = pool_of(&((const MaxPoolParams *)params)->window, &in[1], &in[0]);
     k.ring = k.rows_in;
     if (k.lead == 1) k.ring = least(k.ring, (k.d[0].taps - 1) * k.d[0].dilation + 1);
-    k.per_worker = row_bytes(&k, 1 + 2 * (int)k.ring);
+    k.kept = k.rows_out;
+    if (k.lead == 1)
+        k.kept = least(k.kept, (k.d[0].taps - 1) * k.d[0].dilation / k.d[0].stride + 1);
+    k.front = align_lanes((k.last.taps - 1) * k.last.dilation / k.last.stride);
+    k.given = k.front + k.phase;
+    k.per_worker = row_bytes(&k, 2 + (int)k.ring) +
+                   (size_t)(2 * k.kept * k.given) * sizeof(float) +
+                   (size_t)align_lanes(k.taps) * sizeof(Seer);
     return k;
 }
 
@@ -245,7 +300,9 @@ static size_t average_grad_workspace(const KernelSig *s, int threads)
 
 static const char *refuse(const KernelSig *s)
 {
-    return sig_floats(s, 0, 0) ? NULL : NOT_FLOAT;
+    if (!sig_floats(s, 0, 0)) return NOT_FLOAT;
+    if (s->op != OP_MaxPoolGrad) return NULL;
+    return too_many_taps(&((const MaxPoolParams *)s->params)->window);
 }
 
 static const KernelRow rows[] = {

@@ -6,8 +6,8 @@
  *
  *   y    a tile is a band of one image and group.
  *   dw   a tile is a run of bands with a sum of its own; the sums are joined in order.
- *   dx   a tile is a run of input rows; it walks over the bands that reach them. Where bands overlap
- *        the sums wait in a window of input rows, which are dealt into `stride` phases (elements p,
+ *   dx   a tile is a run of input rows; it walks over the bands that reach them. Where bands
+ *        overlap the sums wait in a window of input rows, which are dealt into `stride` phases (elements p,
  *        p + stride, …), so that every tap adds a contiguous run. Rounded once, when a row is done.
  *
  * The number of runs depends on the shape alone, so bits do not depend on threads. */
@@ -203,8 +203,8 @@ static void join_tile(void *ctx, int64_t tile)
 
 /* ---- dx ---- */
 
-/* Adds the products of output rows [o0, o1) to the window, which begins with row o0 sh of the padded
- * input. */
+/* Adds the products of output rows [o0, o1) to the window, which begins with row o0 sh of the
+ * padded input. */
 static void scatter(const Work *k, const float *col, int64_t o0, int64_t o1, float *sums)
 {
     const ConvShape *s = k->s;
@@ -224,7 +224,7 @@ static void scatter(const Work *k, const float *col, int64_t o0, int64_t o1, flo
                 }
 }
 
-/* Stores row y of channel c (of all images and groups); without sums it is one that no window sees. */
+/* Stores row y of channel c (of all images and groups); no window sees it if there are no sums. */
 static void finish_row(const Work *k, int64_t c, int64_t y, const float *sums, float *line)
 {
     const ConvShape *s = k->s;
@@ -277,7 +277,8 @@ static void input_tile(void *ctx, int64_t tile, int worker)
     int64_t y1 = least(s->h, y0 + k->per_run), reach = (s->kh - 1) * s->dh;
     /* output rows whose windows end at or behind y0 and begin before y1 */
     int64_t o = tiles_of(most(0, y0 + s->ph - reach), s->sh);
-    int64_t end = least(s->oh, (y1 - 1 + s->ph) / s->sh + 1), seen = o < end ? o * s->sh : y1 + s->ph;
+    int64_t end = least(s->oh, (y1 - 1 + s->ph) / s->sh + 1);
+    int64_t seen = o < end ? o * s->sh : y1 + s->ph;
     memset(sums, 0, k->sums);
     if (seen > y0 + s->ph) advance(k, image, y0, y1, y0 + s->ph, seen, sums);
     for (int64_t next; o < end; o = next) {

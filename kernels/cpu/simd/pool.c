@@ -8,8 +8,8 @@
 
 /* ---- MaxPool ---- */
 
-/* line[begin + i] = max or sum of the elements i of the rows that output row o sees; so many rows at
- * a time as have their vector joined in registers. */
+/* line[begin + i] = max or sum of the elements i of the rows that output row o sees; so many rows
+ * at a time as have their vector joined in registers. */
 enum { AT_ONCE = 8 };
 VF_FN void join_rows(const Pool *k, DType t, bool max, int64_t plane, int64_t o, float *line)
 {

@@ -1,9 +1,9 @@
 /* Gradients of MaxPool and AveragePool in f32 phase rows (see pool.h); a tile is a plane. Every
- * element of dx looks at the windows it lies in and is written once; for a maximum they are asked for
- * the number of the tap that their gradient goes to, their first element that equals it.
+ * element of dx looks at the windows it lies in and is written once; for a maximum they are asked
+ * for the number of the tap that their gradient goes to, their first element that equals it.
  *
- * With one leading dim the windows sweep over the plane, and only the rows under the window are kept,
- * in a ring in the L1 cache; with more of them the ring holds all rows. */
+ * With one leading dim the windows sweep over the plane, and only the rows under the window are
+ * kept, in a ring in the L1 cache; with more of them the ring holds all rows. */
 #include "kernels/cpu/simd/pool.h"
 
 enum { MANY_TAPS = 64 };
@@ -26,8 +26,8 @@ VF_FN void load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *row
     deal(k, line, row);
 }
 
-/* The tap that a window's gradient goes to, or -1: of any number of taps, with -inf and NaN among its
- * elements. */
+/* The tap that a window's gradient goes to, or -1: of any number of taps, with -inf and NaN among
+ * its elements. */
 static float find_tap(const Pool *k, int64_t o, int64_t ox, const float *rows)
 {
     int64_t best = -1;
@@ -153,8 +153,8 @@ VF_FN void max_grad_plane(const Pool *k, DType t, int64_t plane, float *line)
             }
         }
         collect_row(k, r, found, dy, sums, seers);
-        store_row(k->dx, (plane * k->rows_in + r) * k->last.in, weave(k, sums, line) + k->last.begin,
-                  k->last.in);
+        store_row(k->dx, (plane * k->rows_in + r) * k->last.in,
+                  weave(k, sums, line) + k->last.begin, k->last.in);
     }
 }
 
@@ -170,7 +170,7 @@ static void max_grad_tile(void *ctx, int64_t plane, int worker)
     }
 }
 
-/* ---- AveragePool: an output row is spread over a line, an input row adds the lines that see it ---- */
+/* ---- AveragePool: an output row fills a line, an input row adds the lines that see it ---- */
 
 /* What output row o gives to each input row it sees. */
 VF_FN void spread_line(const Pool *k, DType t, int64_t plane, int64_t o, const float *counts,

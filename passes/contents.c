@@ -75,7 +75,8 @@ static mpr_status leaf(Contents *c, const Value *v)
     }
     for (int i = 0; v->kind == VAL_INPUT && i < c->ctx->n_fed; i++) {
         const FedInput *fed = &c->ctx->fed[i];
-        if (!strcmp(fed->name, v->name) && fed->t.n == t->n)
+        bool here = fed->t.data || !fed->t.n;
+        if (here && !strcmp(fed->name, v->name) && fed->t.n == t->n)
             return convert(c, t, fed->t.data, fed->t.dtype, bytes);
     }
     t->dtype = MPR_DTYPE_NONE;

@@ -59,7 +59,8 @@ typedef struct PassOptions {
     const char *dump_after; /* NULL, a pass name or "all" */
 } PassOptions;
 
-/* What a graph input holds, for sizes that follow from it (mpr-run): the data outlive the pass. */
+/* What a graph input holds, for sizes that follow from it (mpr-run): the data outlive the pass.
+ * Without data only its shape is known. */
 typedef struct FedInput {
     const char *name;
     Tensor t;

@@ -121,7 +121,7 @@ static mpr_status decide_control(mpr_model *model, Err *err)
     Device *device;
     ImportedModel *m = NULL;
     TRY(mpri_context_device(model->ctx, &device, err));
-    mpr_status status = mpri_control_decide(model, &device->kernels, NULL, 0, &m, err);
+    mpr_status status = mpri_control_decide(model, &device->kernels, NULL, 0, 0, &m, err);
     mpri_device_destroy(device);
     if (!m) return status;
     mpri_import_destroy(model->m, &model->ctx->alloc);

@@ -12,6 +12,7 @@ typedef struct Decider {
     const KernelSet *ref;
     const FedInput *fed;
     int n_fed;
+    int64_t stand_in;
     Arena arena; /* facts */
     Fact *facts;
     int n, cap;
@@ -41,9 +42,21 @@ static mpr_status only(const Decider *d, Graph *g, Value *v, Err *err)
     mpri_graph_sweep(g);
     for (int i = 0; i < d->n_fed; i++) {
         Value *c = mpri_graph_find_value(g, d->fed[i].name);
-        if (c && c->kind == VAL_CONST && same_form(c, &d->fed[i].t)) c->data = d->fed[i].t.data;
+        bool fits = c && c->kind == VAL_CONST && same_form(c, &d->fed[i].t);
+        if (fits && d->fed[i].t.data) c->data = d->fed[i].t.data;
     }
     return MPR_OK;
+}
+
+/* Numbers for the sizes of an input that is not given. */
+static bool stand_in(const Decider *d, DimBinding *b, const Value *v)
+{
+    if (v->shape.rank < 0) return false;
+    for (int k = 0; k < v->shape.rank; k++)
+        if (!mpri_dim_const(mpri_dim_eval(b, v->shape.d[k])) &&
+            (!d->stand_in || !mpri_dim_bind(b, v->shape.d[k], d->stand_in)))
+            return false;
+    return true;
 }
 
 /* Dims of the inputs that v needs; false when one of them is not given. */
@@ -56,7 +69,10 @@ static bool bind(const Decider *d, Graph *g, DimBinding *b, Err *err)
             continue;
         }
         const FedInput *fed = given(d, v->name);
-        if (!fed) return mpri_shape_const(&v->shape);
+        if (!fed) {
+            if (!stand_in(d, b, v)) return false;
+            continue;
+        }
         if (mpri_bind_input(g, b, v, fed->t.rank, fed->t.dims, err) != MPR_OK) return false;
         if (v->shape.rank >= 0) continue;
         v->shape.rank = fed->t.rank;
@@ -76,6 +92,7 @@ static bool read_answer(PassCtx *ctx, Graph *g, Fact *q, Err *err)
         return true;
     }
     if (mpri_shape_elements(&v->shape) != 1 || mpri_dtype_is_float(v->dtype)) return false;
+    if (v->content && mpri_dim_is_int(g->sym, v->content[0], &q->value)) return true;
     if (mpri_contents_of(ctx, g, v, &t, err) != MPR_OK) return false;
     q->value = mpri_load_i64(t.dtype, t.data, 0);
     return true;
@@ -155,9 +172,14 @@ static mpr_status round_of(Decider *d, const ImportedModel *m, ImportedModel **n
 }
 
 mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed,
-                               int n_fed, ImportedModel **out, Err *err)
+                               int n_fed, int64_t stand_in_size, ImportedModel **out, Err *err)
 {
-    Decider d = {.model = model, .ref = ref, .fed = fed, .n_fed = n_fed, .err = err};
+    Decider d = {.model = model,
+                 .ref = ref,
+                 .fed = fed,
+                 .n_fed = n_fed,
+                 .stand_in = stand_in_size,
+                 .err = err};
     const Alloc *alloc = &model->ctx->alloc;
     mpr_status status = MPR_OK;
     *out = NULL;

@@ -9,8 +9,10 @@
 #include "runtime/train/context.h"
 
 /* *out: the model with what could be decided, or NULL when nothing could; mpri_import_destroy. What
- * is left stays an opaque node. fed may be NULL: constants and fixed shapes alone decide. */
+ * is left stays an opaque node. fed may be NULL: constants and fixed shapes alone decide; an input
+ * without data decides by its shape. stand_in: what a size of an input that is not given counts as,
+ * 0: it stays open. */
 mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed,
-                               int n_fed, ImportedModel **out, Err *err);
+                               int n_fed, int64_t stand_in, ImportedModel **out, Err *err);
 
 #endif

@@ -414,7 +414,7 @@ static mpr_status decide_control(Run *r)
     for (int i = 0; i < r->in->n; i++)
         if (r->in->v[i].t.dtype != MPR_DTYPE_NONE)
             fed[n++] = fed_input(r->in->v[i].name, &r->in->v[i].t);
-    return mpri_control_decide(r->model, &r->device->kernels, fed, n, &r->own, r->err);
+    return mpri_control_decide(r->model, &r->device->kernels, fed, n, 0, &r->own, r->err);
 }
 
 static mpr_status run_all(Run *r, mpr_tensors *outputs, mpr_tensors *grads)

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "runtime/train/control.h"
+
 mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *const **out, Err *err)
 {
     *out = NULL;
@@ -149,24 +151,24 @@ static mpr_status check_operators(const mpr_session *s, const Graph *g, Err *err
 
 /* A pass that failed for want of a shape, and a model that has nothing to train, may have an
  * operator that cannot be run or trained: then that is the finding. */
-static mpr_status tell_cause(const mpr_session *s, Err *err)
+static mpr_status tell_cause(const mpr_session *s, const Graph *source, Err *err)
 {
     Err cause;
     mpri_err_clear(&cause);
     if (err->code != MPR_E_NOMEM &&
-        check_operators(s, s->model->m->graph, &cause) != MPR_OK &&
+        check_operators(s, source, &cause) != MPR_OK &&
         cause.code == MPR_E_UNSUPPORTED_OP)
         *err = cause;
     return err->code;
 }
 
-static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
+mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *source, Arena *arena,
+                                Graph **out, Err *err)
 {
-    Graph *g = mpri_graph_clone(s->model->m->graph, &s->arena);
+    Graph *g = mpri_graph_clone(source, arena);
     if (!g) return mpri_err_nomem(err, 0);
-    if (mpri_session_select_params(s, g, err) != MPR_OK) return tell_cause(s, err);
+    if (mpri_session_select_params(s, g, err) != MPR_OK) return tell_cause(s, source, err);
     TRY(mpri_graph_make_param_slots(g, err));
-    fill_pass_options(s, mode);
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {
@@ -178,9 +180,24 @@ static mpr_status prepare(mpr_session *s, SessionMode mode, Err *err)
     };
     mpr_status status = mpri_passes_run(&ctx, STAGE_PREPARE, g, err);
     mpri_arena_destroy(&scratch);
-    if (status != MPR_OK) return tell_cause(s, err);
+    if (status != MPR_OK) return tell_cause(s, source, err);
     TRY(check_operators(s, g, err));
-    s->graph[mode] = g;
+    *out = g;
+    return MPR_OK;
+}
+
+/* Trip counts that follow from sizes are known once data are bound. Until then every size is 2:
+ * what is trained does not depend on how often it is used. */
+static mpr_status open_graphs(mpr_session *s, Err *err)
+{
+    if (s->model->m->n_open)
+        TRY(mpri_control_decide(s->model, &s->device->kernels, NULL, 0, 2, &s->stand_in, err));
+    const Graph *source = s->stand_in ? s->stand_in->graph : s->model->m->graph;
+    for (SessionMode mode = 0; mode < SESSION_MODES; mode++) {
+        fill_pass_options(s, mode);
+        TRY(mpri_session_prepare(s, mode, source, &s->arena, &s->graph[mode], err));
+        if (mode == MODE_TRAIN) TRY(check_rules_matched(s, err));
+    }
     return MPR_OK;
 }
 
@@ -208,9 +225,7 @@ static mpr_status open_session(mpr_session *s, Err *err)
     TRY(mpri_store_init(&s->store, s->device, err));
     s->store_ready = true;
     TRY(load_profiles(s, err));
-    TRY(prepare(s, MODE_TRAIN, err));
-    TRY(check_rules_matched(s, err));
-    TRY(prepare(s, MODE_EVAL, err));
+    TRY(open_graphs(s, err));
     TRY(mpri_session_list_params(s, s->graph[MODE_TRAIN], err));
     TRY(list_inputs(s, err));
     return mpri_store_add_graph(&s->store, s->graph[MODE_TRAIN], err);
@@ -244,6 +259,13 @@ void mpri_session_close(mpr_session *s)
     if (!s) return;
     const Alloc *alloc = &s->ctx->alloc;
     mpri_session_plans_free(s);
+    while (s->sources) {
+        SessionSource *source = s->sources;
+        s->sources = source->next;
+        mpri_import_destroy(source->m, alloc);
+        mpri_free(alloc, source);
+    }
+    mpri_import_destroy(s->stand_in, alloc);
     for (int i = 0; i < s->n_inputs; i++) mpri_free(alloc, s->inputs[i].data);
     mpri_free(alloc, s->fetch);
     if (s->store_ready) mpri_store_destroy(&s->store);

@@ -50,6 +50,13 @@ typedef struct SessionInput {
     bool bound;
 } SessionInput;
 
+/* The model with the control flow that shapes decide (trip counts), for one set of shapes. */
+typedef struct SessionSource {
+    ImportedModel *m;
+    int64_t *key; /* as of a plan */
+    struct SessionSource *next;
+} SessionSource;
+
 typedef struct SessionPlan {
     SessionMode mode;
     Plan *plan;
@@ -79,6 +86,9 @@ struct mpr_session {
     int n_buffers;
     SessionInput *inputs;
     int n_inputs;
+    ImportedModel *stand_in; /* the model with trip counts for made-up shapes, where only shapes tell
+                                them: what is trained follows from it; else NULL */
+    SessionSource *sources;
     SessionPlan *plans;
     void *memory; /* shared arena of the plans */
     size_t memory_bytes;
@@ -100,6 +110,9 @@ struct mpr_session {
 mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options,
                              mpr_session **out, Err *err);
 void mpri_session_close(mpr_session *s);
+/* The graph of a mode after the prepare passes, made in `arena` from an imported one. */
+mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *source, Arena *arena,
+                                Graph **out, Err *err);
 /* Copies NULL-terminated strings into an arena; NULL stays NULL. */
 mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *const **out, Err *err);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/train/binding.h"
+#include "runtime/train/control.h"
 
 static int key_length(const mpr_session *s)
 {
@@ -60,6 +61,79 @@ static mpr_status bind_dims(mpr_session *s, const Graph *g, DimBinding *binding,
     return MPR_OK;
 }
 
+/* ---- trip counts that follow from shapes ---- */
+
+static mpr_status decide_source(mpr_session *s, ImportedModel **out, Err *err)
+{
+    FedInput *fed = ARENA_ARRAY(&s->arena, FedInput, s->n_inputs + 1);
+    int n = 0;
+    if (!fed) return mpri_err_nomem(err, 0);
+    for (int i = 0; i < s->n_inputs; i++) {
+        const SessionInput *in = &s->inputs[i];
+        if (!in->bound) continue;
+        Tensor t = {.dtype = in->dtype, .rank = in->rank};
+        memcpy(t.dims, in->dims, (size_t)in->rank * sizeof *t.dims);
+        if (!mpri_size_elements(in->rank, in->dims, &t.n))
+            return mpri_err_set(err, MPR_E_INTERNAL, "input '%s' has a bad shape", in->name);
+        fed[n++] = (FedInput){.name = in->name, .t = t};
+    }
+    return mpri_control_decide(s->model, &s->device->kernels, fed, n, 0, out, err);
+}
+
+/* The parameters were listed when the session was opened: no others may appear. */
+static mpr_status check_params(mpr_session *s, const Graph *g, Err *err)
+{
+    for (int i = 0; i < g->n_params; i++) {
+        bool known = !g->params[i].trained;
+        for (int k = 0; k < s->n_params && !known; k++)
+            known = !strcmp(s->params[k].name, g->params[i].name);
+        if (known) continue;
+        mpri_err_set(err, MPR_E_UNSUPPORTED_OP,
+                     "with these shapes parameter '%s' is trained too, which it was not before",
+                     mpri_err_name(g->params[i].name));
+        return mpri_err_advice(err, "export the model with a fixed number of turns");
+    }
+    return MPR_OK;
+}
+
+/* The imported graph for the bound shapes. */
+static mpr_status find_source(mpr_session *s, const Graph **out, Err *err)
+{
+    for (SessionSource *p = s->sources; p; p = p->next)
+        if (key_matches(s, p->key)) {
+            *out = p->m ? p->m->graph : s->model->m->graph;
+            return MPR_OK;
+        }
+    SessionSource *p = CONTEXT_NEW(s->ctx, SessionSource);
+    if (!p) return mpri_err_nomem(err, sizeof *p);
+    p->key = ARENA_ARRAY(&s->arena, int64_t, key_length(s) + 1);
+    mpr_status status = p->key ? decide_source(s, &p->m, err) : mpri_err_nomem(err, 0);
+    if (status != MPR_OK) {
+        mpri_free(&s->ctx->alloc, p);
+        return status;
+    }
+    fill_key(s, p->key);
+    p->next = s->sources;
+    s->sources = p;
+    *out = p->m ? p->m->graph : s->model->m->graph;
+    return MPR_OK;
+}
+
+/* The prepared graph of a mode, to be bound, in `arena`. */
+static mpr_status prepared_graph(mpr_session *s, SessionMode mode, Arena *arena, Graph **out,
+                                 Err *err)
+{
+    if (!s->stand_in) {
+        *out = mpri_graph_clone(s->graph[mode], arena);
+        return *out ? MPR_OK : mpri_err_nomem(err, 0);
+    }
+    const Graph *source;
+    TRY(need_inputs(s, s->graph[mode], err));
+    TRY(find_source(s, &source, err));
+    TRY(mpri_session_prepare(s, mode, source, arena, out, err));
+    return check_params(s, *out, err);
+}
+
 /* An input of unknown rank has the shape of what is bound to it. */
 static void take_shapes(mpr_session *s, Graph *g)
 {
@@ -76,8 +150,8 @@ static void take_shapes(mpr_session *s, Graph *g)
 static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bool no_fuse,
                               Graph **out, Err *err)
 {
-    Graph *g = mpri_graph_clone(s->graph[mode], arena);
-    if (!g) return mpri_err_nomem(err, 0);
+    Graph *g;
+    TRY(prepared_graph(s, mode, arena, &g, err));
     TRY(need_inputs(s, g, err));
     DimBinding *binding = mpri_binding_create(arena, g->sym);
     if (!binding) return mpri_err_nomem(err, 0);

@@ -331,6 +331,8 @@ static mpr_status write_reports(Mixed *c, size_t bytes)
     TRY(explain(c, &report));
     TRY(write_text(c, c->o->report, mpri_report_json, &report));
     TRY(write_text(c, c->o->annotations, mpri_report_annotations, &report));
+    TRY(write_text(c, c->o->dot, mpri_report_dot, &report));
+    TRY(write_text(c, c->o->svg, mpri_report_svg, &report));
     return MPR_OK;
 }
 

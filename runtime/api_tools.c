@@ -4,6 +4,7 @@
 
 #include "convert/mixed.h"
 #include "runtime/train/bench.h"
+#include "runtime/train/calibrate.h"
 #include "runtime/train/inspect.h"
 #include "runtime/train/run.h"
 
@@ -154,7 +155,15 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
         .alloc = &model->ctx->alloc,
         .log = &model->ctx->log,
     };
-    return mpri_mixed_file(model->m, path, &mo, r, err);
+    mpr_tensors *values = NULL;
+    if (o->calib && o->to == MPR_FLOAT16) {
+        TRY(mpri_calibrate(model, o->calib, arena, &values, err));
+        mo.paint.range = mpri_calibrate_range;
+        mo.paint.range_user = values;
+    }
+    mpr_status st = mpri_mixed_file(model->m, path, &mo, r, err);
+    mpri_tensors_destroy(values);
+    return st;
 }
 
 static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given,

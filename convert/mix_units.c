@@ -324,6 +324,14 @@ static void pin_master_states(Mix *m)
     (void)m;
 }
 
+/* Legal by its schema, but not in the body that defines it. */
+static bool ill_typed_body(const Mix *m, const MixNode *n)
+{
+    if (!strcmp(n->op, "MeanVarianceNormalization")) return m->opset >= 9;
+    bool by_body = !strcmp(n->op, "Clip") || !strcmp(n->op, "SoftmaxCrossEntropyLoss");
+    return by_body && m->to == MPR_BFLOAT16 && m->opset >= 13;
+}
+
 void mpri_mix_units(Mix *m)
 {
     for (int i = 0; i < m->n_nodes; i++) {
@@ -344,7 +352,8 @@ void mpri_mix_units(Mix *m)
         if (!u->legal) {
             u->pinned = false;
             bool fixed = u->pin == WHY_FIXED;
-            mpri_unit_pin(u, fixed ? WHY_FIXED : WHY_TABLE);
+            MixReason why = ill_typed_body(m, u->node) ? WHY_FUNCTION : WHY_TABLE;
+            mpri_unit_pin(u, fixed ? WHY_FIXED : why);
         }
         MixUnit *root = mpri_unit_root(u);
         if (root != u) {

@@ -1,5 +1,7 @@
-/* Reference: the operator changelog of ONNX up to opset 28 (onnx.defs). The one entry that is not
- * taken from there: bfloat16 Clip counts from opset 16, since its body holds a Where. */
+/* Reference: the operator changelog of ONNX up to opset 28 (onnx.defs). The entries that are not
+ * taken from there: operators defined by a body count from where the body is well-typed, so bfloat16
+ * Clip from opset 16 (a Where) and SoftmaxCrossEntropyLoss from 22 (NegativeLogLikelihoodLoss), and
+ * MeanVarianceNormalization, whose body adds a float, is float only. */
 #include "convert/ports.h"
 
 #include <string.h>

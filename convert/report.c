@@ -163,42 +163,65 @@ static void model(Text *t, const Report *r)
 static void options(Text *t, const Report *r)
 {
     mpri_text_put(t, "\"options\": {");
+    static const char lists[] = " exclude include force-include keep-fp32 no-guard io ";
     const char *const *e = r->o->echo;
     for (int i = 0; e && e[i]; i += 2) {
+        bool again = i && !strcmp(e[i], e[i - 2]), more = e[i + 2] && !strcmp(e[i], e[i + 2]);
+        char word[32];
+        snprintf(word, sizeof word, " %.24s ", e[i]);
         if (i) mpri_text_put(t, ", ");
-        member(t, e[i], e[i + 1]);
+        if (!strstr(lists, word)) {
+            member(t, e[i], e[i + 1]);
+            continue;
+        }
+        if (!again) {
+            text(t, e[i]);
+            mpri_text_put(t, ": [");
+        }
+        text(t, e[i + 1]);
+        if (!more) mpri_text_put(t, "]");
     }
     mpri_text_put(t, "}");
 }
 
-/* The precision of a node is that of its first unit. */
+/* Multiply-adds of a product by stored and declared shapes; 0 when they do not tell. */
+static double products(const Mix *m, const MixNode *n)
+{
+    bool matrix = mpri_node_is(n, "MatMul Gemm"), conv = mpri_node_is(n, "Conv ConvTranspose");
+    const MixValue *w = n->n_in > 1 ? n->in[1] : NULL;
+    int64_t out = n->n_out && n->out[0] ? mpri_mix_elements(m, n->out[0]) : -1, depth = -1;
+    if (!w || (!matrix && !conv) || out < 0) return 0;
+    if (matrix) depth = mpri_mix_dim(w, mpri_mix_attribute_int(n, "transB", 0) ? -1 : -2);
+    else if (mpri_mix_dim(w, 0) > 0) depth = mpri_mix_elements(m, w) / mpri_mix_dim(w, 0);
+    return depth > 0 ? (double)out * (double)depth : 0;
+}
+
+/* The precision of a node is that of its first unit that changes. */
 static void totals(Text *t, const Report *r)
 {
-    int n_float = 0, n_f16 = 0, n_bf16 = 0, other = 0, allowed = 0, low = 0;
+    int n_float = 0, n_f16 = 0, n_bf16 = 0, other = 0;
+    double all = 0, low = 0;
     for (int i = 0; i < r->m->n_nodes; i++) {
         const MixNode *n = r->m->nodes[i];
         DType is = n->n_units ? n->units[0]->is : MPR_DTYPE_NONE;
         for (int k = 0; k < n->n_units; k++)
             if (n->units[k]->is != n->units[k]->was.elem) is = n->units[k]->is;
-        if (mpri_node_is(n, "MatMul Gemm Conv ConvTranspose Einsum Attention LSTM GRU RNN") &&
-            n->n_units) {
-            allowed++;
-            low += mpri_dtype_is_low(is);
-        }
+        double flops = n->n_units ? products(r->m, n) : 0;
+        all += flops;
+        low += mpri_dtype_is_low(is) ? flops : 0;
         n_float += is == MPR_FLOAT32;
         n_f16 += is == MPR_FLOAT16;
         n_bf16 += is == MPR_BFLOAT16;
         other += is == MPR_DTYPE_NONE;
     }
     char share[32];
-    mpri_print_f64(share, allowed ? (double)low / allowed : 0);
+    mpri_print_f64(share, all > 0 ? low / all : 0);
     mpri_text_add(t, "\"totals\": {\"bytes_after\": %zu, \"bytes_before\": %zu, ", r->bytes_after,
                   r->bytes_before);
-    mpri_text_add(t, "\"casts_added\": %d, \"casts_merged\": 0, \"nodes\": {",
-                  r->rewrite ? r->rewrite->casts : 0);
-    mpri_text_add(t, "\"bfloat16\": %d, \"float\": %d, \"float16\": %d, \"other\": %d}, ", n_bf16,
+    mpri_text_add(t, "\"casts_added\": %d, \"casts_merged\": 0, \"flops_low_share\": %s, "
+                  "\"nodes\": {", r->rewrite ? r->rewrite->casts : 0, share);
+    mpri_text_add(t, "\"bfloat16\": %d, \"float\": %d, \"float16\": %d, \"other\": %d}}", n_bf16,
                   n_float, n_f16, other);
-    mpri_text_add(t, "\"products_low_share\": %s}", share);
 }
 
 static void warnings(Text *t, const Report *r)

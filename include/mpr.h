@@ -561,7 +561,7 @@ typedef struct mpr_convert_options {
     const char *dot, *svg;        /* pictures to write */
     const char *explain;          /* a node (name, =VALUE or path): its reasons go to *explained, which mpr_free_text frees */
     char **explained;
-    const char *const *echo;      /* key, value, key, value …: options as the report shows them */
+    const char *const *echo;      /* key, value, key, value …, NULL: options as the report shows them; items of one list follow each other */
 } mpr_convert_options;
 typedef struct mpr_convert_result {
     size_t size;

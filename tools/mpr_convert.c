@@ -73,7 +73,7 @@ typedef struct Rule {
 typedef struct Texts {
     Rule rules[512];
     const char *list[513];
-    const char *echo[64];
+    const char *echo[256];
     int n, n_echo;
 } Texts;
 
@@ -104,11 +104,17 @@ static bool collect_rules(const Cli *cli, Texts *t)
 
 static void collect_echo(const Cli *cli, Texts *t)
 {
-    for (int i = 0; rows[i].name && t->n_echo < 60; i++) {
+    for (int i = 0; rows[i].name && t->n_echo < 250; i++) {
         bool file = !strcmp(rows[i].group, "insight") || !strcmp(rows[i].name, "output") ||
                     !strcmp(rows[i].name, "dry-run") || !strcmp(rows[i].name, "calib") ||
                     !strcmp(rows[i].name, "lists");
-        if (file || rows[i].kind == CLI_LIST || !cli_is_set(cli, rows[i].name)) continue;
+        bool told = cli_is_set(cli, rows[i].name) || !strcmp(rows[i].name, "to");
+        const CliValue *v = cli_value(cli, rows[i].name);
+        for (int k = 0; rows[i].kind == CLI_LIST && k < v->n_list && t->n_echo < 250; k++) {
+            t->echo[t->n_echo++] = rows[i].name;
+            t->echo[t->n_echo++] = v->list[k];
+        }
+        if (file || rows[i].kind == CLI_LIST || !told) continue;
         t->echo[t->n_echo++] = rows[i].name;
         t->echo[t->n_echo++] = cli_text(cli, rows[i].name);
     }

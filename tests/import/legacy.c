@@ -46,9 +46,9 @@ static bool read_tensor(const char *path, mpr_tensor *t)
         t->rank = (int)p->n_dims;
         size_t size = (size_t)count * mpri_dtype_size(t->dtype);
         void *data = calloc(size + 8, 1);
-        if (p->has_raw_data && p->raw_data.len <= size)
-            memcpy(data, p->raw_data.data, p->raw_data.len);
-        else store_fields(p, t->dtype, data);
+        if (p->has_raw_data && p->raw_data.len <= size) {
+            if (p->raw_data.len) memcpy(data, p->raw_data.data, p->raw_data.len);
+        } else store_fields(p, t->dtype, data);
         t->data = data;
     }
     if (p) onnx__tensor_proto__free_unpacked(p, NULL);

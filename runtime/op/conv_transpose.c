@@ -22,23 +22,15 @@ static const AttrRow transpose_attrs[] = {
 
 static mpr_status check_lists(InferCtx *c, const ConvTransposeParams *p, int spatial)
 {
-    const struct { const char *what; Ints v; int64_t n, low; } lists[] = {
-        {"entries of dilations, expected one per spatial dim", p->dilations, spatial, 1},
-        {"entries of kernel_shape, expected one per spatial dim", p->kernel_shape, spatial, 0},
-        {"entries of strides, expected one per spatial dim", p->strides, spatial, 1},
-        {"entries of output_padding, expected one per spatial dim", p->output_padding, spatial, 0},
-        {"entries of output_shape, expected one per spatial dim", p->output_shape, spatial, 0},
-        {"entries of pads, expected two per spatial dim", p->pads, 2 * (int64_t)spatial, INT32_MIN},
+    const ListRule lists[] = {
+        {"dilations", p->dilations, spatial, 1, false},
+        {"kernel_shape", p->kernel_shape, spatial, 0, false},
+        {"strides", p->strides, spatial, 1, false},
+        {"output_padding", p->output_padding, spatial, 0, false},
+        {"output_shape", p->output_shape, spatial, 0, false},
+        {"pads", p->pads, 2 * (int64_t)spatial, INT32_MIN, false},
     };
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        Ints v = lists[i].v;
-        if (v.n && v.n != lists[i].n) return mpri_op_shape_error(c, 0, lists[i].what, v.n);
-        for (int64_t k = 0; k < v.n; k++)
-            if (v.v[k] < lists[i].low || v.v[k] > INT32_MAX)
-                return mpri_op_shape_error(c, 0, "entry of dilations, kernel_shape, strides, "
-                                                 "output_padding, output_shape or pads", v.v[k]);
-    }
-    return MPR_OK;
+    return mpri_op_check_lists(c, lists, (int)(sizeof lists / sizeof *lists));
 }
 
 static int64_t entry(Ints v, int i, int64_t otherwise) { return i < v.n ? v.v[i] : otherwise; }
@@ -115,7 +107,7 @@ static ConvParams as_conv(const ConvTransposeParams *p, const Value *x, const Va
 static mpr_status grad_transpose(GradCtx *c)
 {
     Value *x = grad_in(c, 0), *w = grad_in(c, 1), *dy = c->dy[0];
-    int64_t axes[MPRI_MAX_RANK] = {0}, pads[2 * MPRI_MAX_RANK];
+    int64_t pads[2 * MPRI_MAX_RANK];
     TRY(mpri_op_grad_const_shape(c, x));
     TRY(mpri_op_grad_const_shape(c, w));
     TRY(mpri_op_grad_const_shape(c, dy));
@@ -125,11 +117,7 @@ static mpr_status grad_transpose(GradCtx *c)
         p.dims = (Ints){w->shape.rank, w->shape.d};
         c->dx[1] = mpri_build2(c->b, OP_ConvGradWeight, &p, x, dy);
     }
-    if (grad_needs(c, 2)) {
-        for (int i = 2; i < x->shape.rank; i++) axes[i - 1] = i;
-        c->dx[2] = mpri_op_grad_reshape_like(
-            c, mpri_op_grad_reduce(c, OP_ReduceSum, dy, x->shape.rank - 1, axes), grad_in(c, 2));
-    }
+    if (grad_needs(c, 2)) c->dx[2] = mpri_op_grad_channel_sum(c, dy, grad_in(c, 2));
     return mpri_op_grad_done(c);
 }
 

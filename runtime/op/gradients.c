@@ -101,6 +101,15 @@ Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *a
     return mpri_build2(c->b, op, &p, v, mpri_build_i64s(c->b, n, axes));
 }
 
+Value *mpri_op_grad_channel_sum(GradCtx *c, Value *v, const Value *like)
+{
+    if (!v) return NULL;
+    int64_t axes[MPRI_MAX_RANK] = {0};
+    for (int i = 2; i < v->shape.rank; i++) axes[i - 1] = i;
+    Value *sum = mpri_op_grad_reduce(c, OP_ReduceSum, v, v->shape.rank - 1, axes);
+    return mpri_op_grad_reshape_like(c, sum, like);
+}
+
 Value *mpri_op_grad_wide(GradCtx *c, Value *x)
 {
     return x ? mpri_build_cast(c->b, x, mpri_op_wide(x->dtype)) : NULL;

@@ -36,22 +36,13 @@ static int64_t entry(Ints v, int i, int64_t otherwise) { return i < v.n ? v.v[i]
 static mpr_status check_lists(InferCtx *c, const PoolWindow *p, int spatial)
 {
     int64_t least = c->n->op->flags & OPF_INTERNAL ? 0 : 1; /* a plane without elements */
-    const struct { const char *what; Ints v; int64_t n, low; } lists[] = {
-        {"entries of kernel_shape, expected one per spatial dim", p->kernel_shape, spatial, least},
-        {"entries of dilations, expected one per spatial dim", p->dilations, spatial, 1},
-        {"entries of strides, expected one per spatial dim", p->strides, spatial, 1},
-        {"entries of pads, expected two per spatial dim", p->pads, 2 * (int64_t)spatial, 0},
+    const ListRule lists[] = {
+        {"kernel_shape", p->kernel_shape, spatial, least, true},
+        {"dilations", p->dilations, spatial, 1, false},
+        {"strides", p->strides, spatial, 1, false},
+        {"pads", p->pads, 2 * (int64_t)spatial, 0, false},
     };
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        Ints v = lists[i].v;
-        if ((v.n || i == 0) && v.n != lists[i].n)
-            return mpri_op_shape_error(c, 0, lists[i].what, v.n);
-        for (int64_t k = 0; k < v.n; k++)
-            if (v.v[k] < lists[i].low || v.v[k] > INT32_MAX)
-                return mpri_op_shape_error(
-                    c, 0, "entry of kernel_shape, dilations, strides or pads", v.v[k]);
-    }
-    return MPR_OK;
+    return mpri_op_check_lists(c, lists, (int)(sizeof lists / sizeof *lists));
 }
 
 /* ceil(x / stride) for SAME, else floor((x + pads - reach) / stride) + 1; with ceil_mode ceil, but no

@@ -12,20 +12,12 @@ static const AttrRow unpool_attrs[] = {
 
 static mpr_status check_lists(InferCtx *c, const MaxUnpoolParams *p, int spatial)
 {
-    const struct { const char *what; Ints v; int64_t n, low; } lists[] = {
-        {"entries of kernel_shape, expected one per spatial dim", p->kernel_shape, spatial, 1},
-        {"entries of strides, expected one per spatial dim", p->strides, spatial, 1},
-        {"entries of pads, expected two per spatial dim", p->pads, 2 * (int64_t)spatial, 0},
+    const ListRule lists[] = {
+        {"kernel_shape", p->kernel_shape, spatial, 1, true},
+        {"strides", p->strides, spatial, 1, false},
+        {"pads", p->pads, 2 * (int64_t)spatial, 0, false},
     };
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        Ints v = lists[i].v;
-        if ((v.n || i == 0) && v.n != lists[i].n)
-            return mpri_op_shape_error(c, 0, lists[i].what, v.n);
-        for (int64_t k = 0; k < v.n; k++)
-            if (v.v[k] < lists[i].low || v.v[k] > INT32_MAX)
-                return mpri_op_shape_error(c, 0, "entry of kernel_shape, strides or pads", v.v[k]);
-    }
-    return MPR_OK;
+    return mpri_op_check_lists(c, lists, (int)(sizeof lists / sizeof *lists));
 }
 
 /* The shape that the window attributes give: (x - 1) * stride + kernel - pads. */

@@ -86,6 +86,25 @@ mpr_status mpri_op_shape_error(InferCtx *c, int k, const char *what, int64_t fou
                         mpri_shape_print(c->sym, op_shape(c, k), shape, sizeof shape));
 }
 
+mpr_status mpri_op_check_lists(InferCtx *c, const ListRule *lists, int n)
+{
+    char what[128];
+    for (int i = 0; i < n; i++) {
+        const ListRule *l = &lists[i];
+        if ((l->v.n || l->required) && l->v.n != l->n) {
+            snprintf(what, sizeof what, "entries of %s, expected %lld", l->name, (long long)l->n);
+            return mpri_op_shape_error(c, 0, what, l->v.n);
+        }
+        for (int64_t k = 0; k < l->v.n; k++)
+            if (l->v.v[k] < l->low || l->v.v[k] > INT32_MAX) {
+                snprintf(what, sizeof what, "entry of %s, allowed %lld to %d", l->name,
+                         (long long)l->low, INT32_MAX);
+                return mpri_op_shape_error(c, 0, what, l->v.v[k]);
+            }
+    }
+    return MPR_OK;
+}
+
 mpr_status mpri_op_check_rank(InferCtx *c, int k, int low, int high)
 {
     const Shape *s = op_shape(c, k);

@@ -86,6 +86,15 @@ mpr_status mpri_op_axes(InferCtx *c, int64_t n, const int64_t *v, int rank, int 
 const int64_t *mpri_op_ints(InferCtx *c, int k, int64_t *n);
 /* A bad attribute or input content: MPR_E_SHAPE with input k's shape in the text. */
 mpr_status mpri_op_shape_error(InferCtx *c, int k, const char *what, int64_t found);
+/* Attributes that list one number (or two) per spatial dim: how many (none is left out, unless it is
+ * required), and each within low .. INT32_MAX. */
+typedef struct ListRule {
+    const char *name;
+    Ints v;
+    int64_t n, low;
+    bool required;
+} ListRule;
+mpr_status mpri_op_check_lists(InferCtx *c, const ListRule *lists, int n);
 
 /* ---- contents of small integer tensors (content.c) ---- */
 /* Scratch for contents of n elements in the graph's arena. NULL when out of memory (reported by the
@@ -169,6 +178,8 @@ static inline Value *grad_select(GradCtx *c, Value *condition, Value *a, Value *
 }
 /* Reduce over axes (ReduceSum, ReduceProd …), keeping dims. */
 Value *mpri_op_grad_reduce(GradCtx *c, int op, Value *v, int n, const int64_t *axes);
+/* Sum of v (N, C, ...) over all dims but C, shaped as `like` of C elements. */
+Value *mpri_op_grad_channel_sum(GradCtx *c, Value *v, const Value *like);
 /* Output `index` of the forward node, added to it when it was not wanted before. The array dy of
  * the context keeps its length: read cotangents first. */
 mpr_status mpri_op_grad_output(GradCtx *c, int index, Value **out);

@@ -120,19 +120,12 @@ static mpr_status grad_crop(GradCtx *c)
 static mpr_status check_col2im(InferCtx *c, int spatial)
 {
     const Col2ImParams *p = c->n->params;
-    const struct { const char *what; Ints v; int64_t n, low; } lists[] = {
-        {"entries of dilations, expected one per image dim", p->dilations, spatial, 1},
-        {"entries of strides, expected one per image dim", p->strides, spatial, 1},
-        {"entries of pads, expected two per image dim", p->pads, 2 * (int64_t)spatial, 0},
+    const ListRule lists[] = {
+        {"dilations", p->dilations, spatial, 1, false},
+        {"strides", p->strides, spatial, 1, false},
+        {"pads", p->pads, 2 * (int64_t)spatial, 0, false},
     };
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        Ints v = lists[i].v;
-        if (v.n && v.n != lists[i].n) return mpri_op_shape_error(c, 0, lists[i].what, v.n);
-        for (int64_t k = 0; k < v.n; k++)
-            if (v.v[k] < lists[i].low || v.v[k] > INT32_MAX)
-                return mpri_op_shape_error(c, 0, "entry of dilations, strides or pads", v.v[k]);
-    }
-    return MPR_OK;
+    return mpri_op_check_lists(c, lists, (int)(sizeof lists / sizeof *lists));
 }
 
 /* How many places a block has in the image; both sizes are numbers. */

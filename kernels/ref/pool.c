@@ -1,71 +1,28 @@
 /* Pools over any number of spatial dims, and their gradients. A pair (output position, tap) sees one
  * input position or the padding; the gradients run over the same pairs and find an input's outputs by
  * search, so that every sum is rounded once. */
-#include "kernels/ref/util.h"
-#include "runtime/op/window.h"
-
-enum { MAX_SPATIAL = MPRI_TENSOR_RANK - 2 };
-
-typedef struct Pool {
-    int spatial;
-    int64_t in_n, out_n, tap_n; /* positions of one plane */
-    WindowDim d[MAX_SPATIAL];
-} Pool;
+#include "kernels/ref/windows.h"
 
 /* p NULL: the window is the whole plane. */
-static Pool pool_of(const PoolWindow *p, const Tensor *x, const Tensor *y)
+static RefWindows pool_of(const PoolWindow *p, const Tensor *x, const Tensor *y)
 {
-    Pool g = {.spatial = x->rank - 2, .in_n = 1, .out_n = 1, .tap_n = 1};
-    for (int k = 0; k < g.spatial; k++) {
+    RefWindows g = mpri_ref_windows();
+    int spatial = x->rank - 2;
+    for (int k = 0; k < spatial; k++) {
         int64_t in = x->dims[k + 2], out = y->dims[k + 2];
-        g.d[k] = p ? mpri_window_dim(p, g.spatial, k, in, out)
-                   : (WindowDim){.in = in, .out = out, .taps = in, .stride = 1, .dilation = 1};
-        g.in_n *= in;
-        g.out_n *= out;
-        g.tap_n *= g.d[k].taps;
+        WindowDim whole = {.in = in, .out = out, .taps = in, .stride = 1, .dilation = 1};
+        mpri_ref_windows_add(&g, p ? mpri_window_dim(p, spatial, k, in, out) : whole);
     }
     return g;
 }
 
-/* Input position that output position o sees through tap t, or -1 in the padding. */
-static int64_t input_at(const Pool *g, int64_t o, int64_t t)
-{
-    int64_t at = 0, stride = 1;
-    for (int k = g->spatial - 1; k >= 0; k--) {
-        const WindowDim *d = &g->d[k];
-        int64_t i = o % d->out * d->stride + t % d->taps * d->dilation - d->begin;
-        if (i < 0 || i >= d->in) return -1;
-        at += i * stride;
-        stride *= d->in;
-        o /= d->out;
-        t /= d->taps;
-    }
-    return at;
-}
-
-/* The output position that sees input position i through tap t, or -1: the inverse of input_at. */
-static int64_t output_at(const Pool *g, int64_t i, int64_t t)
-{
-    int64_t at = 0, stride = 1;
-    for (int k = g->spatial - 1; k >= 0; k--) {
-        const WindowDim *d = &g->d[k];
-        int64_t o = i % d->in + d->begin - t % d->taps * d->dilation;
-        if (o < 0 || o % d->stride != 0 || o / d->stride >= d->out) return -1;
-        at += o / d->stride * stride;
-        stride *= d->out;
-        i /= d->in;
-        t /= d->taps;
-    }
-    return at;
-}
-
 /* Position of the first largest element (the first NaN) that output o of a plane sees; -1: none. */
-static int64_t largest(const Pool *g, const Tensor *x, int64_t plane, int64_t o, double *value)
+static int64_t largest(const RefWindows *g, const Tensor *x, int64_t plane, int64_t o, double *value)
 {
     int64_t best = -1;
     *value = -INFINITY;
     for (int64_t t = 0; t < g->tap_n; t++) {
-        int64_t at = input_at(g, o, t);
+        int64_t at = mpri_ref_windows_input(g, o, t);
         if (at < 0) continue;
         double v = mpri_ref_load(x, plane * g->in_n + at);
         if (best >= 0 && !(v > *value) && (!isnan(v) || isnan(*value))) continue;
@@ -76,7 +33,7 @@ static int64_t largest(const Pool *g, const Tensor *x, int64_t plane, int64_t o,
 }
 
 /* Flat position in x, counted row by row or with the first spatial dim running fastest. */
-static int64_t index_of(const Pool *g, int64_t plane, int64_t at, bool column_major)
+static int64_t index_of(const RefWindows *g, int64_t plane, int64_t at, bool column_major)
 {
     if (at < 0) return -1;
     if (!column_major) return plane * g->in_n + at;
@@ -92,7 +49,7 @@ static int64_t index_of(const Pool *g, int64_t plane, int64_t at, bool column_ma
 
 static mpr_status max_pool(const KernelCall *c, const PoolWindow *p, bool column_major)
 {
-    Pool g = pool_of(p, &c->in[0], &c->out[0]);
+    RefWindows g = pool_of(p, &c->in[0], &c->out[0]);
     bool indices = c->n_out > 1 && mpri_tensor_here(&c->out[1]);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double v;
@@ -117,12 +74,12 @@ static mpr_status k_global_max(const KernelCall *c) { return max_pool(c, NULL, f
 static mpr_status k_max_grad(const KernelCall *c)
 {
     const Tensor *dy = &c->in[0], *x = &c->in[1];
-    Pool g = pool_of(&((const MaxPoolParams *)c->params)->window, x, dy);
+    RefWindows g = pool_of(&((const MaxPoolParams *)c->params)->window, x, dy);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         int64_t plane = i / g.in_n, at = i % g.in_n;
         double sum = 0, v;
         for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t o = output_at(&g, at, t);
+            int64_t o = mpri_ref_windows_output(&g, at, t);
             if (o >= 0 && largest(&g, x, plane, o, &v) == at)
                 sum += mpri_ref_load(dy, plane * g.out_n + o);
         }
@@ -132,7 +89,7 @@ static mpr_status k_max_grad(const KernelCall *c)
 }
 
 /* Elements that a mean divides by; 1 for a window that lies in the padding. */
-static int64_t count(const Pool *g, int64_t o, bool pads)
+static int64_t count(const RefWindows *g, int64_t o, bool pads)
 {
     int64_t n = 1;
     for (int k = g->spatial - 1; k >= 0; k--) {
@@ -145,11 +102,11 @@ static int64_t count(const Pool *g, int64_t o, bool pads)
 static mpr_status average_pool(const KernelCall *c, const PoolWindow *p, bool pads)
 {
     const Tensor *x = &c->in[0];
-    Pool g = pool_of(p, x, &c->out[0]);
+    RefWindows g = pool_of(p, x, &c->out[0]);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double sum = 0;
         for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t at = input_at(&g, i % g.out_n, t);
+            int64_t at = mpri_ref_windows_input(&g, i % g.out_n, t);
             if (at >= 0) sum += mpri_ref_load(x, i / g.out_n * g.in_n + at);
         }
         mpri_ref_store(&c->out[0], i, sum / (double)count(&g, i % g.out_n, pads));
@@ -169,11 +126,11 @@ static mpr_status k_average_grad(const KernelCall *c)
 {
     const AveragePoolParams *p = c->params;
     const Tensor *dy = &c->in[0];
-    Pool g = pool_of(&p->window, &c->out[0], dy);
+    RefWindows g = pool_of(&p->window, &c->out[0], dy);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double sum = 0;
         for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t o = output_at(&g, i % g.in_n, t);
+            int64_t o = mpri_ref_windows_output(&g, i % g.in_n, t);
             if (o < 0) continue;
             sum += mpri_ref_load(dy, i / g.in_n * g.out_n + o) /
                    (double)count(&g, o, p->count_include_pad == 1);
@@ -187,12 +144,12 @@ static mpr_status k_average_grad(const KernelCall *c)
 static mpr_status lp_pool(const KernelCall *c, const PoolWindow *window, int64_t p)
 {
     const Tensor *x = &c->in[0];
-    Pool g = pool_of(window, x, &c->out[0]);
+    RefWindows g = pool_of(window, x, &c->out[0]);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double largest_x = 0, sum = 0;
         for (int pass = 0; pass < 2; pass++)
             for (int64_t t = 0; t < g.tap_n; t++) {
-                int64_t at = input_at(&g, i % g.out_n, t);
+                int64_t at = mpri_ref_windows_input(&g, i % g.out_n, t);
                 if (at < 0) continue;
                 double v = fabs(mpri_ref_load(x, i / g.out_n * g.in_n + at));
                 if (pass == 0) largest_x = v > largest_x || isnan(v) ? v : largest_x;
@@ -220,11 +177,11 @@ static mpr_status k_lp_grad(const KernelCall *c)
 {
     const LpPoolParams *p = c->params;
     const Tensor *dy = &c->in[0], *x = &c->in[1], *y = &c->in[2];
-    Pool g = pool_of(&p->window, x, dy);
+    RefWindows g = pool_of(&p->window, x, dy);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double sum = 0, v = mpri_ref_load(x, i), sign = v > 0 ? 1 : v < 0 ? -1 : v;
         for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t o = output_at(&g, i % g.in_n, t);
+            int64_t o = mpri_ref_windows_output(&g, i % g.in_n, t);
             if (o < 0) continue;
             double norm = mpri_ref_load(y, i / g.in_n * g.out_n + o);
             double slope = norm == 0 ? 0 : sign * pow(fabs(v) / norm, (double)(p->p - 1));

@@ -1,5 +1,5 @@
 /* Moves between channels, patches and positions. */
-#include "kernels/ref/util.h"
+#include "kernels/ref/windows.h"
 
 static void move(const KernelCall *c, int64_t to, int64_t from)
 {
@@ -57,57 +57,33 @@ static mpr_status k_center_crop_pad(const KernelCall *c)
 
 /* ---- Col2Im ---- */
 
-typedef struct Blocks {
-    int spatial;
-    int64_t image[MPRI_TENSOR_RANK], block[MPRI_TENSOR_RANK], places[MPRI_TENSOR_RANK];
-    int64_t stride[MPRI_TENSOR_RANK], dilation[MPRI_TENSOR_RANK], pad[MPRI_TENSOR_RANK];
-    int64_t image_n, block_n, places_n;
-} Blocks;
-
-static Blocks blocks_of(const Col2ImParams *p, const Tensor *image, const Tensor *block)
+/* Blocks slide over the image as windows do. */
+static RefWindows blocks_of(const Col2ImParams *p, const Tensor *image, const Tensor *block)
 {
-    Blocks b = {.spatial = image->rank - 2, .image_n = 1, .block_n = 1, .places_n = 1};
-    for (int k = 0; k < b.spatial; k++) {
-        b.image[k] = image->dims[k + 2];
-        b.block[k] = mpri_load_i64(block->dtype, block->data, k);
-        b.stride[k] = p->strides.n ? p->strides.v[k] : 1;
-        b.dilation[k] = p->dilations.n ? p->dilations.v[k] : 1;
-        b.pad[k] = p->pads.n ? p->pads.v[k] : 0;
-        int64_t end = p->pads.n ? p->pads.v[k + b.spatial] : 0;
-        int64_t room = b.image[k] + b.pad[k] + end - (b.block[k] - 1) * b.dilation[k] - 1;
-        b.places[k] = room / b.stride[k] + 1;
-        b.image_n *= b.image[k];
-        b.block_n *= b.block[k];
-        b.places_n *= b.places[k];
+    RefWindows b = mpri_ref_windows();
+    int spatial = image->rank - 2;
+    for (int k = 0; k < spatial; k++) {
+        WindowDim d = {.in = image->dims[k + 2],
+                       .taps = mpri_load_i64(block->dtype, block->data, k),
+                       .stride = p->strides.n ? p->strides.v[k] : 1,
+                       .dilation = p->dilations.n ? p->dilations.v[k] : 1};
+        mpri_window_pad(&d, NULL, p->pads, spatial, k);
+        d.out = (d.in + d.begin + d.end - (d.taps - 1) * d.dilation - 1) / d.stride + 1;
+        mpri_ref_windows_add(&b, d);
     }
     return b;
-}
-
-/* Place from which element `t` of the block covers position i of the image, or -1. */
-static int64_t place_at(const Blocks *b, int64_t i, int64_t t)
-{
-    int64_t at = 0, stride = 1;
-    for (int k = b->spatial - 1; k >= 0; k--) {
-        int64_t o = i % b->image[k] + b->pad[k] - t % b->block[k] * b->dilation[k];
-        if (o < 0 || o % b->stride[k] != 0 || o / b->stride[k] >= b->places[k]) return -1;
-        at += o / b->stride[k] * stride;
-        stride *= b->places[k];
-        i /= b->image[k];
-        t /= b->block[k];
-    }
-    return at;
 }
 
 /* Inputs columns [N, C block, places], image_shape, block_shape. */
 static mpr_status k_col2im(const KernelCall *c)
 {
-    Blocks b = blocks_of(c->params, &c->out[0], &c->in[2]);
+    RefWindows b = blocks_of(c->params, &c->out[0], &c->in[2]);
     for (int64_t i = 0; i < c->out[0].n; i++) {
-        int64_t plane = i / b.image_n;
+        int64_t plane = i / b.in_n;
         double sum = 0;
-        for (int64_t t = 0; t < b.block_n; t++) {
-            int64_t at = place_at(&b, i % b.image_n, t);
-            if (at >= 0) sum += mpri_ref_load(&c->in[0], (plane * b.block_n + t) * b.places_n + at);
+        for (int64_t t = 0; t < b.tap_n; t++) {
+            int64_t at = mpri_ref_windows_output(&b, i % b.in_n, t);
+            if (at >= 0) sum += mpri_ref_load(&c->in[0], (plane * b.tap_n + t) * b.out_n + at);
         }
         mpri_ref_store(&c->out[0], i, sum);
     }
@@ -118,13 +94,13 @@ static mpr_status k_col2im(const KernelCall *c)
 static mpr_status k_col2im_grad(const KernelCall *c)
 {
     const Tensor *dy = &c->in[0];
-    Blocks b = blocks_of(c->params, dy, &c->in[1]);
+    RefWindows b = blocks_of(c->params, dy, &c->in[1]);
     if (c->out[0].n)
         memset(c->out[0].data, 0, (size_t)c->out[0].n * mpri_dtype_size(c->out[0].dtype));
     for (int64_t i = 0; i < dy->n; i++)
-        for (int64_t t = 0; t < b.block_n; t++) {
-            int64_t at = place_at(&b, i % b.image_n, t);
-            if (at >= 0) move(c, (i / b.image_n * b.block_n + t) * b.places_n + at, i);
+        for (int64_t t = 0; t < b.tap_n; t++) {
+            int64_t at = mpri_ref_windows_output(&b, i % b.in_n, t);
+            if (at >= 0) move(c, (i / b.in_n * b.tap_n + t) * b.out_n + at, i);
         }
     return MPR_OK;
 }

@@ -1,4 +1,4 @@
-/* Geometry of pooling windows with known sizes, for kernels. A window of `taps` elements, `dilation`
+/* Geometry of windows with known sizes, for kernels. A window of `taps` elements, `dilation`
  * apart, moves by `stride` over a dim of `in` elements that is padded by `begin` and `end`. */
 #ifndef MPRI_OP_WINDOW_H
 #define MPRI_OP_WINDOW_H
@@ -10,26 +10,33 @@ typedef struct WindowDim {
     int64_t in, out, taps, stride, dilation, begin, end;
 } WindowDim;
 
+/* Sets begin and end from auto_pad or pads; d is the dim, of `spatial`. */
+static inline void mpri_window_pad(WindowDim *w, const char *auto_pad, Ints pads, int spatial,
+                                   int d)
+{
+    const char *mode = auto_pad ? auto_pad : "NOTSET";
+    if (strncmp(mode, "SAME", 4) == 0) {
+        int64_t need = (w->out - 1) * w->stride + (w->taps - 1) * w->dilation + 1 - w->in;
+        if (need < 0) need = 0;
+        /* the odd one goes to the end or to the begin */
+        w->begin = strcmp(mode, "SAME_LOWER") == 0 ? need - need / 2 : need / 2;
+        w->end = need - w->begin;
+    } else if (strcmp(mode, "VALID") != 0 && pads.n) {
+        w->begin = pads.v[d];
+        w->end = pads.v[d + spatial];
+    }
+}
+
 /* Sizes of spatial dim d of `spatial`. */
 static inline WindowDim mpri_window_dim(const PoolWindow *p, int spatial, int d, int64_t in,
                                         int64_t out)
 {
-    const char *mode = p->auto_pad ? p->auto_pad : "NOTSET";
     WindowDim w = {.in = in,
                    .out = out,
                    .taps = p->kernel_shape.v[d],
                    .stride = p->strides.n ? p->strides.v[d] : 1,
                    .dilation = p->dilations.n ? p->dilations.v[d] : 1};
-    if (strncmp(mode, "SAME", 4) == 0) {
-        int64_t need = (out - 1) * w.stride + (w.taps - 1) * w.dilation + 1 - in;
-        if (need < 0) need = 0;
-        /* the odd one goes to the end or to the begin */
-        w.begin = strcmp(mode, "SAME_LOWER") == 0 ? need - need / 2 : need / 2;
-        w.end = need - w.begin;
-    } else if (strcmp(mode, "VALID") != 0 && p->pads.n) {
-        w.begin = p->pads.v[d];
-        w.end = p->pads.v[d + spatial];
-    }
+    mpri_window_pad(&w, p->auto_pad, p->pads, spatial, d);
     return w;
 }
 

@@ -10,7 +10,6 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd/conv_band.h"
 #include "kernels/cpu/simd/conv_gather.h"
-#include "runtime/op/ops.h"
 
 enum {
     CHUNK_ELEMENTS = 4 << 20, /* of gathered patches at a time */
@@ -470,29 +469,10 @@ static size_t workspace(const KernelSig *sig, int threads)
     return bytes + MPRI_NAME(gemm).workspace(&g, threads);
 }
 
-static const char *refuse(const KernelSig *sig)
-{
-    for (int i = 0; i < sig->n_in; i++)
-        if (mpri_tensor_here(&sig->in[i]) && !vf_can(sig->in[i].dtype))
-            return "types other than f32, f16, bf16";
-    if (!vf_can(sig->out[0].dtype)) return "types other than f32, f16, bf16";
-    if (sig->in[0].rank < 3 || sig->in[0].rank > 4) return "neither one nor two spatial dims";
-    return NULL;
-}
-
-/* Each of the three: output positions times output channels times the weights of one output
- * channel. */
-static double flops(const KernelSig *sig)
-{
-    const Tensor *w = sig->op == OP_ConvGradWeight ? &sig->out[0] : &sig->in[1];
-    const Tensor *y = sig->op == OP_Conv ? &sig->out[0] : &sig->in[0];
-    return w->n ? 2.0 * (double)y->n * (double)(w->n / w->dims[0]) : 0;
-}
-
 #define ENTRY(Op, function, text)                                                  \
     {                                                                              \
         .op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = function, \
-        .refuse = refuse, .workspace = workspace, .flops = flops                   \
+        .refuse = conv_refuse, .workspace = workspace, .flops = conv_flops         \
     }
 static const KernelRow rows[] = {
     ENTRY(Conv, k_conv, "conv"),

@@ -6,6 +6,8 @@
 #include "kernels/cpu/simd/simd.h"
 #include "runtime/exec/kernel.h"
 #include "runtime/op/conv_transpose.h"
+#include "runtime/op/ops.h"
+#include "runtime/op/window.h"
 
 typedef struct ConvShape {
     int64_t n, group, ci, co;       /* images, groups, channels per group in and out */
@@ -17,13 +19,9 @@ typedef struct ConvShape {
 VF_FN int64_t conv_pad_(const ConvParams *p, int spatial, int d, int64_t in, int64_t out, int64_t k,
                         int64_t s, int64_t dil)
 {
-    const char *mode = p->auto_pad ? p->auto_pad : "NOTSET";
-    if (strcmp(mode, "VALID") == 0) return 0;
-    if (strncmp(mode, "SAME", 4) != 0) return p->pads.n == 2 * spatial ? p->pads.v[d] : 0;
-    int64_t need = (out - 1) * s + (k - 1) * dil + 1 - in;
-    if (need < 0) need = 0;
-    /* The odd one goes to the end or to the begin. */
-    return strcmp(mode, "SAME_LOWER") == 0 ? need - need / 2 : need / 2;
+    WindowDim w = {.in = in, .out = out, .taps = k, .stride = s, .dilation = dil};
+    mpri_window_pad(&w, p->auto_pad, p->pads, spatial, d);
+    return w.begin;
 }
 
 VF_FN ConvShape conv_shape(const ConvParams *p, const Tensor *x, const Tensor *w, const Tensor *y)
@@ -82,6 +80,27 @@ VF_FN void conv_range_(int64_t in, int64_t out, int64_t s, int64_t offset, int64
     *low = lo < out ? lo : out;
     *high = hi < out ? hi : out;
     if (*high < *low) *high = *low;
+}
+
+/* ---- what the rows of Conv and its two gradients share ---- */
+
+static inline const char *conv_refuse(const KernelSig *sig)
+{
+    for (int i = 0; i < sig->n_in; i++)
+        if (mpri_tensor_here(&sig->in[i]) && !vf_can(sig->in[i].dtype))
+            return "types other than f32, f16, bf16";
+    if (!vf_can(sig->out[0].dtype)) return "types other than f32, f16, bf16";
+    if (sig->in[0].rank < 3 || sig->in[0].rank > 4) return "neither one nor two spatial dims";
+    return NULL;
+}
+
+/* Each of the three: output positions times output channels times the weights of one output
+ * channel. */
+static inline double conv_flops(const KernelSig *sig)
+{
+    const Tensor *w = sig->op == OP_ConvGradWeight ? &sig->out[0] : &sig->in[1];
+    const Tensor *y = sig->op == OP_Conv ? &sig->out[0] : &sig->in[0];
+    return w->n ? 2.0 * (double)y->n * (double)(w->n / w->dims[0]) : 0;
 }
 
 #endif

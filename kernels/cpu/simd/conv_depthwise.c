@@ -4,7 +4,6 @@
  * Sums are f32, in the order of taps, then rows; a row is worked on in runs that fit the L1 cache.
  */
 #include "kernels/cpu/simd/conv.h"
-#include "runtime/op/ops.h"
 
 enum {
     RUN = 1024,
@@ -177,27 +176,17 @@ static mpr_status k_grad_weight(const KernelCall *c)
 static const char *refuse(const KernelSig *sig)
 {
     const Tensor *w = sig->op == OP_ConvGradWeight ? &sig->out[0] : &sig->in[1];
-    for (int i = 0; i < sig->n_in; i++)
-        if (mpri_tensor_here(&sig->in[i]) && !vf_can(sig->in[i].dtype))
-            return "types other than f32, f16, bf16";
-    if (!vf_can(sig->out[0].dtype)) return "types other than f32, f16, bf16";
-    if (sig->in[0].rank < 3 || sig->in[0].rank > 4) return "neither one nor two spatial dims";
+    const char *why = conv_refuse(sig);
+    if (why) return why;
     if (w->dims[1] != 1) return "more than one input channel per group";
     if (((const ConvParams *)sig->params)->group < 2) return "one group";
     return NULL;
 }
 
-static double flops(const KernelSig *sig)
-{
-    const Tensor *w = sig->op == OP_ConvGradWeight ? &sig->out[0] : &sig->in[1];
-    const Tensor *y = sig->op == OP_Conv ? &sig->out[0] : &sig->in[0];
-    return w->n ? 2.0 * (double)y->n * (double)(w->n / w->dims[0]) : 0;
-}
-
 #define ENTRY(Op, function, text)                                                  \
     {                                                                              \
         .op = OP_##Op, .name = MPRI_ROW(text), .isa = MPRI_ISA_ID, .fn = function, \
-        .refuse = refuse, .flops = flops                                           \
+        .refuse = refuse, .flops = conv_flops                                      \
     }
 static const KernelRow rows[] = {
     ENTRY(Conv, k_conv, "conv_depthwise"),

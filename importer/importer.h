@@ -78,8 +78,10 @@ mpr_status mpri_export_file(const ImportedModel *m, const char *path, const Weig
 typedef struct ExpandedOp {
     const char *domain, *name;
     bool gradient; /* a cotangent passes through what it becomes */
+    bool foreign;  /* no operator of ONNX, whatever its domain says */
     const char *note;
 } ExpandedOp;
-const ExpandedOp *mpri_import_expanded(int *n);
+/* One after the other; false after the last. */
+bool mpri_import_expanded(int i, ExpandedOp *op);
 
 #endif

@@ -113,6 +113,7 @@ int64_t mpri_inline_int(const NodeProto *p, const char *attr, int64_t none);
 /* ---- unroll.c: *taken when the node has become a loop of the walk, or nodes. `from` holds the
  * body as it was, p the names of the place. */
 bool mpri_unroll_is(const NodeProto *p);
+const char *mpri_unroll_op(int i); /* one after the other; NULL after the last */
 mpr_status mpri_unroll_enter(Inliner *x, const NodeProto *from, NodeProto *p,
                              const Expansion *around, bool *taken);
 mpr_status mpri_unroll_next(Inliner *x, const Expansion *done); /* at the end of a turn */
@@ -122,6 +123,8 @@ Sequence *mpri_sequence_find(const Inliner *x, const char *name);
 mpr_status mpri_sequence_put(Inliner *x, const char *name, int n, const char *const *items,
                              bool optional);
 mpr_status mpri_sequence_node(Inliner *x, const NodeProto *p, const Expansion *e, bool *taken);
+/* Their operators, one after the other; NULL after the last. */
+const char *mpri_sequence_op(int i, bool *gradient);
 /* Before a node that stays as it is, and for outputs of the graph: sequences it reads get a writer.
  */
 mpr_status mpri_sequence_write(Inliner *x, const char *name, const Expansion *e);

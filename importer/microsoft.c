@@ -406,6 +406,13 @@ static const struct {
     {"com.microsoft", "RotaryEmbedding", mpri_fused_rotary},
 };
 
+const char *mpri_microsoft_op(int i, const char **domain)
+{
+    if (i >= (int)(sizeof rows / sizeof rows[0])) return NULL;
+    *domain = rows[i].domain;
+    return rows[i].op;
+}
+
 EmitFn mpri_microsoft_find(const char *domain, const char *op_type)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -8,6 +8,8 @@
 /* NULL: not one of them. The function fills out[] for every output that has a name, or sets
  * opaque_why; what it built until then is dead and goes. */
 EmitFn mpri_microsoft_find(const char *domain, const char *op_type);
+/* One after the other; NULL after the last. */
+const char *mpri_microsoft_op(int i, const char **domain);
 
 /* ---- between the files of this decomposition ---- */
 

@@ -252,31 +252,41 @@ static mpr_status get_element(SequenceCall *c)
                              c->p->output[0], c->e);
 }
 
+static const struct {
+    const char *op;
+    bool of_sequence; /* input 0 must be one that is known */
+    bool gradient;    /* false: gives a number */
+    mpr_status (*fn)(SequenceCall *c);
+} rows[] = {
+    {"SequenceConstruct", false, true, construct},
+    {"SequenceEmpty", false, true, empty},
+    {"SequenceInsert", true, true, insert},
+    {"SequenceErase", true, true, erase},
+    {"SequenceAt", true, true, pick},
+    {"SequenceLength", true, false, length},
+    {"ConcatFromSequence", true, true, concat},
+    {"SplitToSequence", false, true, split},
+    {"Optional", false, true, make_optional},
+    {"OptionalHasElement", false, false, has_element},
+    {"OptionalGetElement", false, true, get_element},
+    {"Identity", true, true, identity}, /* last: with tensors it is an operator of its own */
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+const char *mpri_sequence_op(int i, bool *gradient)
+{
+    if (i >= N_ROWS - 1) return NULL;
+    *gradient = rows[i].gradient;
+    return rows[i].op;
+}
+
 mpr_status mpri_sequence_node(Inliner *x, const NodeProto *p, const Expansion *e, bool *taken)
 {
-    static const struct {
-        const char *op;
-        bool of_sequence; /* input 0 must be one that is known */
-        mpr_status (*fn)(SequenceCall *c);
-    } rows[] = {
-        {"Identity", true, identity},
-        {"SequenceConstruct", false, construct},
-        {"SequenceEmpty", false, empty},
-        {"SequenceInsert", true, insert},
-        {"SequenceErase", true, erase},
-        {"SequenceAt", true, pick},
-        {"SequenceLength", true, length},
-        {"ConcatFromSequence", true, concat},
-        {"SplitToSequence", false, split},
-        {"Optional", false, make_optional},
-        {"OptionalHasElement", false, has_element},
-        {"OptionalGetElement", false, get_element},
-    };
     *taken = false;
     if (p->n_output != 1 || !p->output[0][0]) return MPR_OK;
     SequenceCall c = {.x = x, .p = p, .e = e, .taken = taken};
     if (p->n_input) c.s = mpri_sequence_find(x, p->input[0]);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (int i = 0; i < N_ROWS; i++) {
         if (strcmp(p->op_type, rows[i].op)) continue;
         if (rows[i].of_sequence && !c.s) return MPR_OK;
         TRY(rows[i].fn(&c));

@@ -339,6 +339,8 @@ mpr_status mpri_unroll_next(Inliner *x, const Expansion *done)
     return go_on(x, r);
 }
 
+const char *mpri_unroll_op(int i) { return i < 3 ? bodies[i] : NULL; }
+
 bool mpri_unroll_is(const NodeProto *p)
 {
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)

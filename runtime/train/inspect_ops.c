@@ -208,22 +208,22 @@ static mpr_status program_table(Inspect *i, const KernelSet *set)
         with += op->grad_state == GRAD_FUNCTION;
         zero += op->grad_state == GRAD_ZERO;
     }
-    int n, foreign = 0;
-    const ExpandedOp *expanded = mpri_import_expanded(&n);
-    for (int k = 0; k < n; k++) {
-        put_expanded(i, &expanded[k]);
-        if (expanded[k].domain[0]) {
+    int foreign = 0;
+    ExpandedOp expanded;
+    for (int k = 0; mpri_import_expanded(k, &expanded); k++) {
+        put_expanded(i, &expanded);
+        if (expanded.foreign) {
             foreign++;
             continue;
         }
         total++;
-        with += expanded[k].gradient;
-        zero += !expanded[k].gradient;
+        with += expanded.gradient;
+        zero += !expanded.gradient;
     }
     if (i->o.json) mpri_text_put(t, "]\n");
     else
         mpri_text_add(t,
-                      "%s%d operators of com.microsoft are taken apart.\n"
+                      "%s%d operators of onnxruntime are taken apart.\n"
                       "%d operators of ONNX: %d with a gradient, %d whose gradient is zero, "
                       "%d without\n",
                       i->o.markdown ? "\n" : "", foreign, total, with, zero, total - with - zero);

@@ -4,37 +4,6 @@
 
 #include "convert/schema.h"
 
-typedef struct Fixture {
-    mpr_context *ctx;
-    char folder[64];
-    char warning[512]; /* last one */
-} Fixture;
-
-static void on_log(void *user, mpr_log_level level, const char *text)
-{
-    Fixture *f = user;
-    if (level == MPR_LOG_WARNING) snprintf(f->warning, sizeof f->warning, "%s", text);
-}
-
-static int setup(void **state)
-{
-    static Fixture f;
-    f = (Fixture){0};
-    mpr_context_options o = {.size = sizeof o, .threads = 1, .log = on_log, .log_user = &f};
-    assert_int_equal(mpr_context_create(&o, &f.ctx), MPR_OK);
-    make_folder(f.folder);
-    *state = &f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    Fixture *f = *state;
-    mpr_context_destroy(f->ctx);
-    remove_folder(f->folder);
-    return 0;
-}
-
 static void copy(const char *from, const char *to)
 {
     size_t n;
@@ -167,15 +136,6 @@ static void dry_run(void **state)
     assert_int_equal(files_in(f->folder), 1);
 }
 
-static bool mentions(const char *path, const char *text)
-{
-    size_t n;
-    char *bytes = read_file(path, &n);
-    bool found = memmem(bytes, n, text, strlen(text)) != NULL;
-    free(bytes);
-    return found;
-}
-
 /* Data files go with the model; one of another model in the way is left alone. */
 static void external_data(void **state)
 {
@@ -191,9 +151,9 @@ static void external_data(void **state)
     fputs("another model's", other);
     fclose(other);
     assert_int_equal(convert(f->ctx, from, to, MPR_FLOAT16, "torch-cuda", &r), MPR_OK);
-    assert_true(mentions(data, "another model's"));
+    assert_true(file_holds(data, "another model's"));
     assert_same_file(test_data("convert/external.data"), in_folder(f->folder, "x.onnx.data"));
-    assert_true(mentions(to, "x.onnx.data"));
+    assert_true(file_holds(to, "x.onnx.data"));
     assert_int_equal(files_in(f->folder), 3);
     mpr_model *model;
     assert_call(mpr_model_load(f->ctx, to, NULL, &model), f->ctx);

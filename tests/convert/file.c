@@ -23,29 +23,6 @@ static const char *const models[] = {
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
-typedef struct Fixture {
-    mpr_context *ctx;
-    char folder[64];
-} Fixture;
-
-static int setup(void **state)
-{
-    static Fixture f;
-    mpr_context_options o = {.size = sizeof o, .threads = 1};
-    assert_int_equal(mpr_context_create(&o, &f.ctx), MPR_OK);
-    make_folder(f.folder);
-    *state = &f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    Fixture *f = *state;
-    mpr_context_destroy(f->ctx);
-    remove_folder(f->folder);
-    return 0;
-}
-
 /* ---- the original but for Casts ---- */
 
 static ImportedModel *import(const char *path)

@@ -99,4 +99,46 @@ static inline mpr_status convert(mpr_context *ctx, const char *from, const char 
     return status;
 }
 
+/* ---- what every test gets: a context that keeps its last warning, and a folder ---- */
+
+typedef struct Fixture {
+    mpr_context *ctx;
+    char folder[64];
+    char warning[512];
+} Fixture;
+
+static inline void fixture_log(void *user, mpr_log_level level, const char *text)
+{
+    Fixture *f = user;
+    if (level == MPR_LOG_WARNING) snprintf(f->warning, sizeof f->warning, "%s", text);
+}
+
+static inline int setup(void **state)
+{
+    static Fixture f;
+    f = (Fixture){0};
+    mpr_context_options o = {.size = sizeof o, .threads = 1, .log = fixture_log, .log_user = &f};
+    assert_int_equal(mpr_context_create(&o, &f.ctx), MPR_OK);
+    make_folder(f.folder);
+    *state = &f;
+    return 0;
+}
+
+static inline int teardown(void **state)
+{
+    Fixture *f = *state;
+    mpr_context_destroy(f->ctx);
+    remove_folder(f->folder);
+    return 0;
+}
+
+static inline bool file_holds(const char *path, const char *text)
+{
+    size_t n;
+    char *bytes = read_file(path, &n);
+    bool found = memmem(bytes, n, text, strlen(text)) != NULL;
+    free(bytes);
+    return found;
+}
+
 #endif

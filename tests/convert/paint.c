@@ -10,29 +10,6 @@ static const char *const models[] = {
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
-typedef struct Fixture {
-    mpr_context *ctx;
-    char folder[64];
-} Fixture;
-
-static int setup(void **state)
-{
-    static Fixture f;
-    mpr_context_options o = {.size = sizeof o, .threads = 1};
-    assert_int_equal(mpr_context_create(&o, &f.ctx), MPR_OK);
-    make_folder(f.folder);
-    *state = &f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    Fixture *f = *state;
-    mpr_context_destroy(f->ctx);
-    remove_folder(f->folder);
-    return 0;
-}
-
 static mpr_convert_result paint(Fixture *f, const char *from, const char *to,
                                 mpr_convert_options o)
 {
@@ -74,15 +51,6 @@ static void stable(void **state)
         assert_loads(f, back);
         if (i / 2 % 2 == 0) assert_same_file(from, back);
     }
-}
-
-static bool file_holds(const char *path, const char *text)
-{
-    size_t n;
-    char *bytes = read_file(path, &n);
-    bool found = memmem(bytes, n, text, strlen(text)) != NULL;
-    free(bytes);
-    return found;
 }
 
 static void rules_and_report(void **state)

@@ -56,7 +56,7 @@ static void check(const Case *c)
     const char *build = getenv("MPR_TEST_BUILD");
     char tool[1024], words[2048], command[4096], line[4096], last[4096] = "";
     snprintf(tool, sizeof(tool), "%s/%s", build ? build : ".", c->tool);
-    if (access(tool, X_OK) != 0) skip();
+    if (access(tool, X_OK) != 0) fail_msg("%s is not built", tool);
     expand(words, sizeof(words), c->words);
     snprintf(command, sizeof(command), "'%s' %s 2>&1 >/dev/null", tool, words);
     FILE *f = popen(command, "r");

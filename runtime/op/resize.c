@@ -40,7 +40,7 @@ static const AttrRow upsample_attrs[] = {
 
 /* ---- type and shape rules ---- */
 
-/* The input, unless it is the empty placeholder of an absent one. */
+/* The input; exporters write one without elements for one that is absent. */
 static const Value *present(const InferCtx *c, int k)
 {
     const Value *v = op_in(c, k);

@@ -59,8 +59,8 @@ static mpr_status read_quoted(Reader *r, char **out)
         } else if (r->p[1] == 'n') {
             s[n++] = '\n';
             r->p += 2;
-        } else if (r->p[1] == 'u' && sscanf(r->p + 2, "%4x", &code) == 1 && code > 0 &&
-                   code < 0x80) {
+        } else if (r->p[1] == 'u' && strspn(r->p + 2, "0123456789abcdefABCDEF") >= 4 &&
+                   sscanf(r->p + 2, "%4x", &code) == 1 && code > 0 && code < 0x80) {
             s[n++] = (char)code;
             r->p += 6;
         } else if (r->p[1] == '"' || r->p[1] == '\\') {

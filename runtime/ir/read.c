@@ -279,9 +279,23 @@ static mpr_status read_attribute(Reader *r, const AttrRow *row, void *field)
     return MPR_OK;
 }
 
+/* A text or a tensor that the operator cannot do without: numbers have a value, 0, in any case. */
+static mpr_status check_required(Reader *r, const OpDef *op, const void *params)
+{
+    for (const AttrRow *row = op->attrs; row && row->name; row++) {
+        const void *at = (const char *)params + row->offset;
+        bool absent = row->kind == ATTR_STRING   ? !*(const char *const *)at
+                      : row->kind == ATTR_TENSOR ? !((const TensorAttr *)at)->dtype
+                                                 : false;
+        if (row->required && absent)
+            return mpri_read_fail(r, "%s needs the attribute '%s'", op->name, row->name);
+    }
+    return MPR_OK;
+}
+
 mpr_status mpri_read_attributes(Reader *r, const OpDef *op, void *params)
 {
-    if (!mpri_read_accept(r, "{")) return MPR_OK;
+    if (!mpri_read_accept(r, "{")) return check_required(r, op, params);
     do {
         char *name;
         TRY(mpri_read_name(r, &name));
@@ -291,5 +305,6 @@ mpr_status mpri_read_attributes(Reader *r, const OpDef *op, void *params)
         TRY(mpri_read_expect(r, "="));
         TRY(read_attribute(r, row, (char *)params + row->offset));
     } while (mpri_read_accept(r, ","));
-    return mpri_read_expect(r, "}");
+    TRY(mpri_read_expect(r, "}"));
+    return check_required(r, op, params);
 }

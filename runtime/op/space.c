@@ -29,6 +29,7 @@ static mpr_status infer_depth(InferCtx *c)
     TRY(mpri_op_check_rank(c, 0, 4, 4));
     Shape out = *op_shape(c, 0);
     if (out.rank < 0) return mpri_infer_set(c, 0, op_type(c, 0), NULL);
+    if (b < 1) return mpri_op_shape_error(c, 0, "blocksize, to be 1 or more", b);
     if (mpri_dim_const(out.d[1]) && out.d[1] % (b * b) != 0)
         return mpri_op_shape_error(c, 0, "channels, to be divided by blocksize squared", out.d[1]);
     out.d[1] = mpri_dim_div(c->sym, out.d[1], b * b);
@@ -42,6 +43,7 @@ static mpr_status infer_space(InferCtx *c)
     TRY(mpri_op_check_rank(c, 0, 4, 4));
     Shape out = *op_shape(c, 0);
     if (out.rank < 0) return mpri_infer_set(c, 0, op_type(c, 0), NULL);
+    if (b < 1) return mpri_op_shape_error(c, 0, "blocksize, to be 1 or more", b);
     for (int i = 2; i < 4; i++) {
         if (mpri_dim_const(out.d[i]) && out.d[i] % b != 0)
             return mpri_op_shape_error(c, 0, "spatial dim, to be divided by blocksize", out.d[i]);

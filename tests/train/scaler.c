@@ -1,23 +1,24 @@
-/* The loss scaler against vectors recorded from torch.amp.GradScaler and the clauses of the scaler:
- * every scenario runs through a real session, optimizer and executor.
- * tests/data/amp/scaler_vectors.json holds scenarios of events with one expected result per event;
- * a list ends at its first error. */
-#include "tests/support/support.h"
+/* The loss scaler against recorded scenarios (tests/support/vectors.h): events and one expected
+ * result per event; a list ends at its first error. Every scenario runs through a real session,
+ * optimizer and executor, with the reference kernels and with the CPU's of every instruction set of
+ * this machine: all give the same bits. */
+#include "tests/support/vectors.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/isa.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/scaler.h"
 
-enum { MAX_PARAMS = 8, MAX_OPTIMIZERS = 4, MAX_SLOTS = 4, MAX_ELEMENTS = 64 };
+enum { MAX_PARAMS = 64, MAX_OPTIMIZERS = 16, MAX_SLOTS = 16, MAX_ELEMENTS = 4096 };
 
 typedef struct World {
     const json_t *scenario;
     const char *id;
+    const char *kernels; /* "ref", or NULL */
     mpr_context *ctx;
     ImportedModel imported;
     mpr_model model;
@@ -37,9 +38,20 @@ static double number(const json_t *v)
 {
     if (json_is_string(v)) {
         const char *s = json_string_value(v);
-        return !strcmp(s, "inf") ? INFINITY : !strcmp(s, "-inf") ? -INFINITY : NAN;
+        if (!strcmp(s, "inf")) return INFINITY;
+        if (!strcmp(s, "-inf")) return -INFINITY;
+        if (!strcmp(s, "nan")) return NAN;
+        fail_msg("'%s' is no number", s);
     }
+    if (!json_is_number(v)) fail_msg("a number is missing");
     return json_number_value(v);
+}
+
+static size_t length_of(const char *id, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n > MAX_ELEMENTS) fail_msg("%s: a bad list of values", id);
+    return n;
 }
 
 static float from_bits(const char *hex)
@@ -56,18 +68,22 @@ static DType dtype_of(const json_t *v)
     return s ? mpri_dtype_parse(s) : MPR_FLOAT32;
 }
 
-static json_t *bits_of(const float *v, int64_t n)
+static json_t *typed_bits_of(DType t, const float *v, int64_t n)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < n; i++) {
-        char text[16] = "nan";
-        uint32_t bits;
-        memcpy(&bits, &v[i], 4);
-        if (!isnan(v[i])) snprintf(text, sizeof(text), "%08x", bits);
+        char text[24] = "nan";
+        uint64_t bits = 0;
+        mpri_store_f64(t, &bits, 0, (double)v[i]);
+        if (!isnan(v[i]))
+            snprintf(text, sizeof(text), "%0*llx", (int)mpri_dtype_size(t) * 2,
+                     (unsigned long long)bits);
         json_array_append_new(list, json_string(text));
     }
     return list;
 }
+
+static json_t *bits_of(const float *v, int64_t n) { return typed_bits_of(MPR_FLOAT32, v, n); }
 
 static json_t *scale_number(float v)
 {
@@ -88,7 +104,7 @@ static void make_graph(World *w)
         const json_t *x = json_object_get(p, "x");
         DType dtype = dtype_of(json_object_get(p, "dtype"));
         float init[MAX_ELEMENTS] = {0};
-        Shape shape = {.rank = 1, .d = {(Dim)json_array_size(x)}};
+        Shape shape = {.rank = 1, .d = {(Dim)length_of(w->id, x)}};
         for (size_t i = 0; dtype == MPR_FLOAT32 && i < json_array_size(x); i++)
             init[i] = from_bits(json_string_value(json_array_get(x, i)));
         Value *v = mpri_value_const_copy(g, mpri_intern(w->imported.names, name), MPR_FLOAT32,
@@ -140,6 +156,8 @@ static mpr_status make_optimizers(World *w)
     {
         const json_t *params = json_object_get(o, "params"), *lr = json_object_get(o, "lr");
         size_t n = json_array_size(params);
+        if (n > MAX_PARAMS || w->n_opts == MAX_OPTIMIZERS)
+            fail_msg("%s: too many parameters or optimizers", w->id);
         for (size_t i = 0; i < n; i++) globs[i] = json_string_value(json_array_get(params, i));
         globs[n] = NULL;
         mpr_sgd sgd = {
@@ -170,9 +188,12 @@ static void make_odd_gradients(World *w)
     }
 }
 
-static mpr_status world_begin(World *w, const json_t *scenario)
+static mpr_status world_begin(World *w, const json_t *scenario, const char *kernels)
 {
-    *w = (World){.scenario = scenario, .id = json_string_value(json_object_get(scenario, "id"))};
+    *w = (World){.scenario = scenario,
+                 .id = json_string_value(json_object_get(scenario, "id")),
+                 .kernels = kernels};
+    if (!w->id) fail_msg("a scenario without an id");
     mpri_err_clear(&w->err);
     mpr_context_options co = {.size = sizeof(co), .threads = 1};
     assert_int_equal(mpr_context_create(&co, &w->ctx), MPR_OK);
@@ -180,7 +201,7 @@ static mpr_status world_begin(World *w, const json_t *scenario)
     mpri_handle_init(&w->model.h, HANDLE_MODEL, NULL);
     w->model.ctx = w->ctx;
     w->model.m = &w->imported;
-    mpr_session_options so = {.size = sizeof(so)};
+    mpr_session_options so = {.size = sizeof(so), .kernels = kernels};
     assert_ok(mpri_session_open(&w->model, &so, &w->s, &w->err), &w->err);
     make_odd_gradients(w);
     TRY(make_optimizers(w));
@@ -246,14 +267,17 @@ static json_t *state_of(const World *w)
 static mpr_status do_scale(World *w, const json_t *e, json_t **out)
 {
     const json_t *x = json_object_get(e, "x");
+    DType t = dtype_of(json_object_get(e, "dtype"));
     float y[MAX_ELEMENTS], scale = mpri_scaler_begin(w->sc);
-    for (size_t i = 0; i < json_array_size(x); i++) {
-        float v = (float)number(json_array_get(x, i));
-        if (dtype_of(json_object_get(e, "dtype")) == MPR_FLOAT16)
-            v = mpri_f16_to_f32(mpri_f32_to_f16(v));
-        y[i] = v * scale;
+    size_t n = length_of(w->id, x);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t stored;
+        mpri_store_f64(t, &stored, 0, (double)(float)number(json_array_get(x, i)));
+        y[i] = (float)mpri_load_f64(t, &stored, 0) * scale;
     }
-    *out = json_pack("{s:s,s:o}", "dtype", "f32", "bits", bits_of(y, (int64_t)json_array_size(x)));
+    if (mpri_scaler_enabled(w->sc)) t = MPR_FLOAT32; /* a disabled one hands on what it gets */
+    *out = json_pack("{s:s,s:o}", "dtype", mpri_dtype_name(t), "bits",
+                     typed_bits_of(t, y, (int64_t)n));
     return MPR_OK;
 }
 
@@ -263,7 +287,7 @@ static mpr_status do_grad(World *w, const json_t *e, bool add, json_t **out)
     const char *name = json_string_value(json_object_get(e, "param"));
     float v[MAX_ELEMENTS];
     SessionParam *p;
-    int64_t n = (int64_t)json_array_size(x);
+    int64_t n = (int64_t)length_of(w->id, x);
     for (int64_t i = 0; i < n; i++) v[i] = (float)number(json_array_get(x, (size_t)i));
     TRY(mpri_session_find_param(w->s, name, &p, &w->err));
     const StoreSlot *slot = mpri_store_find(&w->s->store, p->grad_slot);
@@ -432,6 +456,7 @@ static mpr_status do_repeat(World *w, const json_t *e, json_t **out)
 static mpr_status run_event(World *w, const json_t *e, json_t **out)
 {
     const char *k = json_string_value(json_object_get(e, "do"));
+    if (!k) fail_msg("%s: an event without a word", w->id);
     if (!strcmp(k, "scale")) return do_scale(w, e, out);
     if (!strcmp(k, "grad")) return do_grad(w, e, false, out);
     if (!strcmp(k, "add")) return do_grad(w, e, true, out);
@@ -518,14 +543,14 @@ static bool check(const World *w, size_t index, const json_t *want, const json_t
     return false;
 }
 
-static bool run_scenario(const json_t *scenario)
+static bool run_scenario(const json_t *scenario, const char *kernels)
 {
     World w;
     const json_t *want = json_object_get(scenario, "mpr"),
                  *events = json_object_get(scenario, "events");
     if (!json_is_array(want)) want = json_object_get(scenario, "torch");
     bool good = true, ok = true;
-    mpr_status status = world_begin(&w, scenario);
+    mpr_status status = world_begin(&w, scenario, kernels);
     if (status != MPR_OK) {
         json_t *error = json_pack("{s:s}", "error", error_word(status));
         good = json_array_size(want) == 1 && check(&w, 0, json_array_get(want, 0), error);
@@ -549,18 +574,36 @@ static bool run_scenario(const json_t *scenario)
     return good;
 }
 
+typedef struct Count {
+    const char *kernels, *isa;
+    int failed;
+} Count;
+
+static void one_scenario(void *user, const json_t *scenario)
+{
+    Count *c = user;
+    if (run_scenario(scenario, c->kernels)) return;
+    print_error("    with kernels %s\n", c->isa);
+    c->failed++;
+}
+
 static void all_vectors(void **state)
 {
     (void)state;
-    json_error_t why;
-    json_t *root = json_load_file(test_data("amp/scaler_vectors.json"), 0, &why);
-    if (!root) fail_msg("%s", why.text);
-    const json_t *scenarios = json_object_get(root, "scenarios");
-    size_t n = json_array_size(scenarios), failed = 0;
-    assert_true(n > 50);
-    for (size_t i = 0; i < n; i++) failed += !run_scenario(json_array_get(scenarios, i));
-    json_decref(root);
-    if (failed) fail_msg("%zu of %zu scenarios", failed, n);
+    Count c = {"ref", "ref", 0};
+    int n = test_vectors_each("scenarios", one_scenario, &c);
+    assert_true(n > 50 || !test_vectors_own());
+    const char *was = getenv("MPR_CPU_ISA");
+    char kept[32];
+    snprintf(kept, sizeof(kept), "%s", was ? was : "");
+    for (int isa = MPRI_ISA_GENERIC; isa <= mpri_cpu_isa(); isa++) {
+        c.kernels = NULL;
+        c.isa = mpri_isa_name(isa);
+        assert_int_equal(setenv("MPR_CPU_ISA", c.isa, 1), 0);
+        (void)test_vectors_each("scenarios", one_scenario, &c);
+    }
+    assert_int_equal(was ? setenv("MPR_CPU_ISA", kept, 1) : unsetenv("MPR_CPU_ISA"), 0);
+    if (c.failed) fail_msg("%d runs of %d scenarios", c.failed, n);
 }
 
 int main(void)

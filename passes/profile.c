@@ -62,7 +62,8 @@ static bool is_rsqrt(const Node *n)
  * lifted it to f32 anyway, so it is one deny unit on every list. */
 static bool recovered_group(const Node *n)
 {
-    return n->origin.n > 1 && (mpri_is(n, OP_LayerNormalization) || mpri_is(n, OP_Softmax));
+    return n->origin.n > 1 && (mpri_is(n, OP_LayerNormalization) ||
+                               mpri_is(n, OP_RMSNormalization) || mpri_is(n, OP_Softmax));
 }
 
 /* torch-cpu computes borders that repeat elements in f32; a constant border only moves data. */

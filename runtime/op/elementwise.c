@@ -276,7 +276,7 @@ const OpDef mpri_op_Pow = {
     .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,
     PARAMS(ElementwiseParams, mpri_op_elementwise_attrs),
     .flags = OPF_ELEMENTWISE | OPF_MIXED_IN | OPF_MIXED_OUT, .inplace = 1,
-    .cast_cuda = CAST_FP32, .cast_cpu = CAST_KEEP, .infer = infer_pow,
+    .cast_cuda = CAST_FP32, .cast_cpu = CAST_WIDEST, .infer = infer_pow,
     .grad_state = GRAD_FUNCTION, .grad = grad_pow,
 };
 const OpDef mpri_op_Mod = {

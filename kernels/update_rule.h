@@ -28,15 +28,16 @@ static inline double mpri_update_join(double sums[UPDATE_SUMS])
     return sums[0];
 }
 
-/* Stores norm and returns the clip factor; 1 when the buffers stay as they are. */
+/* Stores norm and returns the clip factor, rounded once; 1 when the buffers stay as they are. In
+ * double: the norm of finite gradients may lie above the largest float. */
 static inline float mpri_update_clip(const KernelCall *c)
 {
     double *state = mpri_update_state(c);
-    float max_norm = *(const float *)c->in[1].data, norm = (float)sqrt(state[STATE_SQUARES]);
-    state[STATE_NORM] = norm;
+    double max_norm = (double)*(const float *)c->in[1].data, norm = sqrt(state[STATE_SQUARES]);
+    state[STATE_NORM] = (float)norm;
     if (state[STATE_FOUND] != 0 || max_norm == 0) return 1;
-    float factor = max_norm / (norm + 1e-6f);
-    return factor < 1 ? factor : 1;
+    double factor = max_norm / (norm + 1e-6);
+    return factor < 1 ? (float)factor : 1;
 }
 
 /* False: the step is skipped. Else the step count has grown. */
@@ -64,6 +65,9 @@ static inline double mpri_update_hyper(const KernelCall *c, int index, const Flo
     double v = ((const double *)c->in[1].data)[index];
     return factor && factor->n ? v * (double)factor->v[param] : v;
 }
+
+/* Without decay nothing is added: 0 * inf would be NaN. */
+static inline float mpri_update_decay(float wd, float p) { return wd != 0 ? wd * p : 0; }
 
 typedef struct SgdRule {
     float lr, wd, momentum, rest; /* rest = 1 - dampening */

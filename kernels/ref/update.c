@@ -64,7 +64,7 @@ static mpr_status k_sgd(const KernelCall *c)
         float *p = c->in[k].data, *buf = c->in[k + 2].data;
         const float *g = c->in[k + 1].data;
         for (int64_t i = 0; i < c->in[k].n; i++) {
-            float d = g[i] + r.wd * p[i];
+            float d = g[i] + mpri_update_decay(r.wd, p[i]);
             if (r.momentum != 0) {
                 buf[i] = r.first ? d : r.momentum * buf[i] + r.rest * d;
                 d = r.nesterov ? d + r.momentum * buf[i] : buf[i];
@@ -86,7 +86,7 @@ static mpr_status k_adam(const KernelCall *c)
         for (int64_t i = 0; i < c->in[k].n; i++) {
             float w = p[i], g = grad[i];
             if (r.decoupled) w = w * r.keep;
-            else g = g + r.wd * w;
+            else g = g + mpri_update_decay(r.wd, w);
             m[i] = m[i] + r.rest1 * (g - m[i]);
             v[i] = r.beta2 * v[i] + r.rest2 * g * g;
             p[i] = w - r.step_size * (m[i] / (sqrtf(v[i]) / r.bc + r.epsilon));

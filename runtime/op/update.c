@@ -12,10 +12,10 @@
  *     state[0] = 1 if found, else unchanged 0 (set to 0 by the caller at the start of an update);
  *     state[1] = sum of squares; state[2] = f64(f32(sqrt(sum))), the norm.
  * ClipGradNorm(state, max_norm f32 scalar slot, g_0 … g_n)
- *     norm = f32(sqrt(state[1])); state[2] = norm. Unless state[0] is set or max_norm is 0:
- *     factor = min(1, max_norm / (norm + 1e-6f)) in f32, g = g * factor.
+ *     norm = sqrt(state[1]) in f64; state[2] = f32(norm). Unless state[0] is set or max_norm is 0:
+ *     factor = f32(min(1, max_norm / (norm + 1e-6))), the quotient in f64; g = g * factor.
  * SgdStep(state, hyper f64[8] slot, then p, g, buf per parameter)      torch.optim.SGD
- *     d = g + wd * p; momentum 0: buf is absent and unused. buf = first step ? d : momentum * buf +
+ *     d = g + wd * p (wd 0: g); momentum 0: buf is absent and unused. buf = first step ? d : momentum * buf +
  *     (1 - dampening) * d; d = nesterov ? d + momentum * buf : buf; p = p - lr * d.
  * AdamStep(state, hyper, then p, g, m, v per parameter)                torch.optim.Adam, AdamW
  *     decoupled: p = p * (1 - lr * wd), else g = g + wd * p. m = m + (1 - b1) * (g - m);

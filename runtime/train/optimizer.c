@@ -325,7 +325,11 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
     bool found, current = opt->measured;
     for (int i = 0; i < opt->n_params; i++)
         current &= !opt->params[i].p->present || opt->params[i].p->unscaled;
-    if (!current) TRY(measure(opt, 1, &found, err));
+    if (!current) {
+        const double clean = 0; /* no scaler has raised a flag: clipped as torch clips */
+        TRY(measure(opt, 1, &found, err));
+        if (found) TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
+    }
     TRY(put(opt, &opt->max_norm, 0, &max_norm, sizeof(max_norm), err));
     TRY(run(opt, UPDATE_CLIP, err));
     double state[8];

@@ -1,6 +1,7 @@
 /* The scaler's state as JSON: torch's five keys first, then ours. Numbers are written so that they
  * read back to the same float, so save -> load -> save gives the same bytes. A file with only
- * torch's five keys loads with the limits that are in force. */
+ * torch's five keys loads with the limits and counters that are in force. A scale is written as the
+ * exact double, as torch does: a reader of doubles sees the same value as one of floats. */
 #include "runtime/train/scaler.h"
 
 #include <math.h>
@@ -22,13 +23,13 @@ mpr_status mpri_scaler_save(mpr_scaler *sc, char **json, Err *err)
         mpri_text_add(&t,
                       "{\"scale\": %s, \"growth_factor\": %s, \"backoff_factor\": %s, "
                       "\"growth_interval\": %d, \"_growth_tracker\": %d, ",
-                      mpri_print_f32(a, sc->scale), mpri_print_f64(b, o->growth_factor),
+                      mpri_print_f64(a, (double)sc->scale), mpri_print_f64(b, o->growth_factor),
                       mpri_print_f64(c, o->backoff_factor), o->growth_interval, sc->tracker);
         mpri_text_add(&t,
                       "\"min_scale\": %s, \"max_scale\": %s, \"hysteresis\": %d, "
                       "\"hysteresis_left\": %d, \"max_consecutive_skips\": %d, ",
-                      mpri_print_f32(d, o->min_scale),
-                      isinf(o->max_scale) ? "\"inf\"" : mpri_print_f32(e, o->max_scale),
+                      mpri_print_f64(d, (double)o->min_scale),
+                      isinf(o->max_scale) ? "\"inf\"" : mpri_print_f64(e, (double)o->max_scale),
                       o->hysteresis, sc->hysteresis_left, o->max_consecutive_skips);
         mpri_text_add(&t,
                       "\"constant\": %s, \"skips_in_row\": %d, \"skips\": %lld, \"updates\": %lld, "
@@ -82,9 +83,9 @@ static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
 {
     mpr_scaler_options o = sc->o;
     double scale = 0, growth = 0, backoff = 0, min = o.min_scale, max = o.max_scale;
-    int64_t interval = 0, tracker = 0, hysteresis = o.hysteresis, left = o.hysteresis,
-            limit = o.max_consecutive_skips;
-    int64_t row = 0, skips = 0, updates = 0, empty = 0;
+    int64_t interval = 0, tracker = 0, hysteresis = o.hysteresis,
+            left = sc->hysteresis_left, limit = o.max_consecutive_skips;
+    int64_t row = sc->skips_in_row, skips = sc->skips, updates = sc->updates, empty = sc->empty;
     TRY(read_number(root, "scale", true, &scale, err));
     TRY(read_number(root, "growth_factor", true, &growth, err));
     TRY(read_number(root, "backoff_factor", true, &backoff, err));

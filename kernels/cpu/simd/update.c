@@ -163,7 +163,7 @@ static mpr_status k_clip(const KernelCall *c)
 static void sgd_plain(const SgdRule *r, float *__restrict p, const float *__restrict g, int64_t n)
 {
     const float lr = r->lr, wd = r->wd;
-    for (int64_t i = 0; i < n; i++) p[i] = p[i] - lr * (g[i] + wd * p[i]);
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] - lr * (g[i] + mpri_update_decay(wd, p[i]));
 }
 
 static void sgd_momentum(const SgdRule *r, float *__restrict p, const float *__restrict g,
@@ -172,7 +172,7 @@ static void sgd_momentum(const SgdRule *r, float *__restrict p, const float *__r
     const float lr = r->lr, wd = r->wd, momentum = r->momentum, rest = r->rest;
     const bool first = r->first, nesterov = r->nesterov;
     for (int64_t i = 0; i < n; i++) {
-        float d = g[i] + wd * p[i];
+        float d = g[i] + mpri_update_decay(wd, p[i]);
         float b = first ? d : momentum * buf[i] + rest * d;
         buf[i] = b;
         p[i] = p[i] - lr * (nesterov ? d + momentum * b : b);
@@ -207,7 +207,7 @@ static void adam_sweep(const AdamRule *rule, float *__restrict p, const float *_
     const AdamRule r = *rule;
     for (int64_t i = 0; i < n; i++) {
         float w = r.decoupled ? p[i] * r.keep : p[i];
-        float g = r.decoupled ? grad[i] : grad[i] + r.wd * w;
+        float g = r.decoupled ? grad[i] : grad[i] + mpri_update_decay(r.wd, w);
         float mean = m[i] + r.rest1 * (g - m[i]);
         float square = r.beta2 * v[i] + r.rest2 * g * g;
         m[i] = mean;

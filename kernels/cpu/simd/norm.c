@@ -1,6 +1,7 @@
-/* LayerNormalization and its gradient. Statistics in f32: the second pass over a row sums
- * d = x - mean and d^2, and the sum of d, 0 but for rounding, corrects both (Chan, Golub and
- * LeVeque, "Algorithms for computing the sample variance", 1983).
+/* LayerNormalization and its gradient. The second pass over a row sums d = x - pivot and d^2 in
+ * f32 lanes, which meet in double; the sum of d corrects both (Chan, Golub and LeVeque,
+ * "Algorithms for computing the sample variance", 1983). The pivot is the mean of the first pass
+ * with 12 bits: then d is exact for 16-bit x, and mostly for f32, so the mean is too.
  *
  * Gradient: one pass over a row takes its two averages and adds the row to the partial sums of
  * dscale and dbias, a second writes dx. Partial sums belong to a fixed block of rows, at most
@@ -18,10 +19,28 @@ typedef struct Forward {
     float epsilon;
 } Forward;
 
-VF_FN void square_sums(DType t, const void *x, int64_t at, int64_t n, float mean, float *sum,
-                       float *squares)
+VF_FN double lanes_sum(vf a)
 {
-    vf m = vf_set1(mean), s0 = vf_zero(), s1 = s0, q0 = s0, q1 = s0;
+    float lane[VF_LANES];
+    vf_store(lane, a);
+    double sum = 0;
+    for (int i = 0; i < VF_LANES; i++) sum += (double)lane[i];
+    return sum;
+}
+
+VF_FN float first_12_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0xfffff000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+VF_FN void square_sums(DType t, const void *x, int64_t at, int64_t n, float pivot, double *sum,
+                       double *squares)
+{
+    vf m = vf_set1(pivot), s0 = vf_zero(), s1 = s0, q0 = s0, q1 = s0;
     int64_t j = 0;
     for (; j + 2 * VF_LANES <= n; j += 2 * VF_LANES) {
         vf d0 = vf_ld(t, x, at + j) - m, d1 = vf_ld(t, x, at + j + VF_LANES) - m;
@@ -32,23 +51,24 @@ VF_FN void square_sums(DType t, const void *x, int64_t at, int64_t n, float mean
     }
     float rest_sum = 0, rest_squares = 0;
     for (; j < n; j++) {
-        float d = vf_ld1(t, x, at + j) - mean;
+        float d = vf_ld1(t, x, at + j) - pivot;
         rest_sum += d;
         rest_squares += d * d;
     }
-    *sum = vf_hsum(s0 + s1) + rest_sum;
-    *squares = vf_hsum(q0 + q1) + rest_squares;
+    *sum = lanes_sum(s0) + lanes_sum(s1) + (double)rest_sum;
+    *squares = lanes_sum(q0) + lanes_sum(q1) + (double)rest_squares;
 }
 
 VF_FN void normalise_row(const Forward *f, DType t, int64_t row)
 {
     int64_t n = f->n, at = row * n;
-    float mean = run_sum(t, f->x->data, at, n, run_value, vf_zero()) / (float)n, sum, squares;
-    square_sums(t, f->x->data, at, n, mean, &sum, &squares);
-    float shift = sum / (float)n;
-    float var = (squares - sum * shift) / (float)n;
-    mean += shift;
-    float inv = (float)(1 / sqrt((double)(var < 0 ? 0 : var) + (double)f->epsilon));
+    float pivot = first_12_bits(run_sum(t, f->x->data, at, n, run_value, vf_zero()) / (float)n);
+    double sum, squares;
+    square_sums(t, f->x->data, at, n, pivot, &sum, &squares);
+    double shift = sum / (double)n;
+    double var = (squares - sum * shift) / (double)n;
+    float mean = (float)((double)pivot + shift);
+    float inv = (float)(1 / sqrt((var < 0 ? 0 : var) + (double)f->epsilon));
     vf m = vf_set1(mean), r = vf_set1(inv);
     DType ts = f->scale->dtype, tb = f->bias ? f->bias->dtype : MPR_FLOAT32, ty = f->y->dtype;
     for (int64_t j = 0; j < n; j += VF_LANES) {

@@ -384,7 +384,7 @@ static void norms(void **state)
         {OP_LayerNormalization, &p, {"F[70,768]n", "f32[768]n", "f32[768]n"},
          {"F[70,768]", "f32[70,1]", "f32[70,1]"}, 3, 32, 1},
         {OP_LayerNormalization, &p, {"F[70,768]n", "f32[768]=1"}, {"F[70,768]", "f32[70,1]"},
-         2.5, 1, 1},
+         2.5, 4, 1},
         {OP_LayerNormalization, &p, {"F[70,37]n", "F[37]n"}, {"F[70,37]"}, 3, 2, 1},
         {OP_LayerNormalization, &two, {"F[5,3,7]n", "F[3,7]n", "F[3,7]n"},
          {"F[5,3,7]", NULL, "f32[5,1,1]"}, 3, 16, 1},

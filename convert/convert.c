@@ -85,12 +85,18 @@ static bool same_bytes(const Conversion *c)
     return at == s->size;
 }
 
-static void tell_unmatched(Conversion *c)
+static mpr_status tell_unmatched(Conversion *c)
 {
     const char *const *left = mpri_profile_unmatched(c->o->profile, &c->x.arena);
+    if (c->o->strict && *left) {
+        mpri_err_set(c->err, MPR_E_USAGE, "precision rule '%s' matches no node of the model",
+                     mpri_err_name(*left));
+        return mpri_err_advice(c->err, "correct the rule, or leave out --strict");
+    }
     for (; *left; left++)
         mpri_log(c->o->log, MPR_LOG_WARNING, "precision rule '%s' matches no node of the model",
                  mpri_err_name(*left));
+    return MPR_OK;
 }
 
 static mpr_status edit(Conversion *c)
@@ -100,7 +106,7 @@ static mpr_status edit(Conversion *c)
     TRY(check_opset(&f, c->o->to, c->err));
     if (c->o->to != MPR_FLOAT32) {
         TRY(mpri_convert_decide(&f, c->o, c->r, c->err));
-        tell_unmatched(c);
+        TRY(tell_unmatched(c));
         TRY(mpri_convert_write(&f, c->o, &c->x, &c->marks, c->r, c->err));
     }
     return MPR_OK;

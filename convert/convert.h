@@ -14,6 +14,7 @@ typedef struct ConvertOptions {
     const Alloc *alloc;
     const Log *log;
     bool dry_run;
+    bool strict; /* a rule that matches nothing is an error */
 } ConvertOptions;
 
 typedef struct ConvertResult {

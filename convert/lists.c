@@ -212,7 +212,7 @@ static bool rule_matches(const regex_t *re, const MixNode *n, const char *field)
     return regexec(re, both, 0, NULL, 0) == 0;
 }
 
-static void apply(MixNode *n, RuleKind kind, MixReason why)
+void mpri_paint_apply(MixNode *n, PaintRule kind, MixReason why)
 {
     for (int i = 0; i < n->n_units; i++) {
         MixUnit *u = n->units[i];
@@ -233,7 +233,7 @@ static mpr_status apply_rule(Paint *p, const char *rule)
 {
     static const char *const fields[] = {"op", "node", "out", "domain", "scope", NULL};
     const char *space = strchr(rule, ' '), *colon = strchr(rule, ':'), *field = NULL;
-    RuleKind kind = *rule == 'e' ? RULE_EXCLUDE : *rule == 'i' ? RULE_INCLUDE : RULE_FORCE;
+    PaintRule kind = *rule == 'e' ? RULE_EXCLUDE : *rule == 'i' ? RULE_INCLUDE : RULE_FORCE;
     for (int i = 0; fields[i] && colon; i++)
         if ((size_t)(colon - space - 1) == strlen(fields[i]) &&
             !strncmp(space + 1, fields[i], strlen(fields[i])))
@@ -258,31 +258,16 @@ static mpr_status apply_rule(Paint *p, const char *rule)
         MixNode *n = p->m->nodes[i];
         if (!rule_matches(&re, n, field)) continue;
         hits++;
-        apply(n, kind, strcmp(field, "op") ? WHY_NAME : WHY_OP);
+        mpri_paint_apply(n, kind, strcmp(field, "op") ? WHY_NAME : WHY_OP);
     }
     regfree(&re);
     if (!hits) mpri_paint_warn(p, "unmatched", space + 1, 0, "the rule matches no node");
     return MPR_OK;
 }
 
-static void apply_keep(Paint *p, const char *keep)
-{
-    int64_t hits = 0;
-    for (int i = 0; i < p->m->n_nodes; i++) {
-        MixNode *n = p->m->nodes[i];
-        bool name = *keep == '/';
-        if (name ? !mpri_glob(keep + 1, n->path) && !mpri_glob(keep, n->path)
-                 : strcmp(keep, n->op) != 0)
-            continue;
-        hits++;
-        apply(n, RULE_EXCLUDE, name ? WHY_NAME : WHY_OP);
-    }
-    if (!hits) mpri_paint_warn(p, "unmatched", keep, 0, "the rule matches no node");
-}
-
 mpr_status mpri_paint_rules(Paint *p)
 {
-    for (int i = 0; p->o->keep && p->o->keep[i]; i++) apply_keep(p, p->o->keep[i]);
+    mpri_paint_policy(p);
     for (int i = 0; p->o->rules && p->o->rules[i]; i++) TRY(apply_rule(p, p->o->rules[i]));
     return MPR_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "convert/decisions.h"
 #include "convert/rewrite.h"
 
 void mpri_marks_list(Text *list, const char *name)
@@ -22,8 +23,9 @@ mpr_status mpri_marks_strip(Source *s, Arena *arena, void **out, size_t *size, i
     *out = NULL;
     if (setjmp(pool.full)) return mpri_err_nomem(err, s->size);
     m.model = mpri_tree_parse(&pool, TREE_MODEL, s->bytes, s->size);
+    bool annotated = mpri_decisions_take(&m);
     mpri_rewrite_undo(&m, n);
-    if (*n == 0) return MPR_OK;
+    if (*n == 0 && !annotated) return MPR_OK;
     int count;
     Piece *pieces = mpri_tree_pieces(&pool, m.model, &count);
     size_t total = 0, at = 0;

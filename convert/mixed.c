@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/decisions.h"
 #include "convert/report.h"
 #include "convert/rewrite.h"
 #include "importer/file.h"
@@ -29,6 +30,9 @@ typedef struct Mixed {
     PaintOptions po;
     Rewrite rewrite;
     int undone;
+    const char *decisions; /* that are inside the model */
+    MixedImage *image;     /* instead of a file, in the arena */
+    Arena *image_arena;
     const char *data_name; /* of the file with tensor data, beside the output */
     Piece *data;
     int n_data, cap_data;
@@ -235,7 +239,7 @@ static mpr_status strict_warnings(Mixed *c)
                          mpri_err_name(w->where));
             return mpri_err_advice(c->err, "correct the rule, or leave out --strict");
         }
-        if (unmatched)
+        if (unmatched && !c->image)
             mpri_log(c->o->log, MPR_LOG_WARNING, "precision rule '%s' matches no node of the model",
                      mpri_err_name(w->where));
     }
@@ -255,6 +259,38 @@ static mpr_status check_types(Mixed *c, const char *fault_before)
                            at->n_out ? mpri_err_name(at->out_name[0]) : "");
 }
 
+/* The sidecar may have been written for the file, or for what it was before a conversion. */
+static mpr_status check_sidecar(Mixed *c)
+{
+    char hex[65], plain[65];
+    int n;
+    const Source *s = c->given->source;
+    Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
+    size_t size = size_of(pieces, n), at = 0;
+    uint8_t *bytes = mpri_pool_take(&c->pool, size);
+    for (int i = 0; i < n; at += pieces[i++].n) memcpy(bytes + at, pieces[i].bytes, pieces[i].n);
+    mpri_sha256(s->bytes, s->size, hex);
+    mpri_sha256(bytes, size, plain);
+    return mpri_decisions_check(c->o->decisions, hex, plain, c->err);
+}
+
+/* Colours of the units. */
+static mpr_status colour(Mixed *c)
+{
+    if (c->o->decisions) {
+        TRY(check_sidecar(c));
+        return mpri_decisions_read(&c->paint, c->o->decisions, c->err);
+    }
+    if (c->o->own_decisions && c->decisions) {
+        DType for_type = mpri_decisions_type(c->decisions);
+        if (for_type == c->o->to || for_type == MPR_DTYPE_NONE)
+            return mpri_decisions_read(&c->paint, c->decisions, c->err);
+        mpri_log(c->o->log, MPR_LOG_NOTICE, "the model carries decisions for %s, not for %s: it is "
+                 "painted anew", mpri_dtype_long(for_type), mpri_dtype_long(c->o->to));
+    }
+    return mpri_paint(&c->paint);
+}
+
 static mpr_status decide(Mixed *c)
 {
     Mix *m = &c->mix;
@@ -262,15 +298,19 @@ static mpr_status decide(Mixed *c)
     bool back = c->o->to == MPR_FLOAT32;
     mpri_mix_read(m);
     TRY(check_opset(c));
-    if (back && c->undone) return MPR_OK;
+    if (back && (c->undone || c->decisions)) return MPR_OK;
     const char *fault = mpri_mix_fault(m, &at);
     bool train = c->o->mode ? !strcmp(c->o->mode, "train") : has_weights(m);
     m->widen = back;
     c->po = c->o->paint;
     c->po.master = train && !back;
     c->paint = (Paint){.m = m, .o = &c->po, .err = c->err};
-    TRY(mpri_paint(&c->paint));
+    TRY(colour(c));
     TRY(strict_warnings(c));
+    if (c->o->annotate) {
+        mpri_decisions_put(m);
+        return MPR_OK;
+    }
     c->rewrite = (Rewrite){.m = m, .io = c->o->io, .infer = !train || back, .err = c->err};
     c->rewrite.saturate = c->po.weights_oor && !strcmp(c->po.weights_oor, "saturate");
     TRY(mpri_rewrite(&c->rewrite));
@@ -359,6 +399,20 @@ static mpr_status write_model(Mixed *c, const char *path, const Piece *pieces, i
     return status;
 }
 
+/* ---- the same in memory ---- */
+
+static mpr_status take_image(Mixed *c, const Piece *pieces, int n)
+{
+    size_t size = size_of(pieces, n), at = 0;
+    uint8_t *bytes = mpri_arena_alloc(c->image_arena, size ? size : 1);
+    if (!bytes) return mpri_err_nomem(c->err, size);
+    for (int i = 0; i < n; at += pieces[i++].n) memcpy(bytes + at, pieces[i].bytes, pieces[i].n);
+    c->image->bytes = bytes;
+    c->image->size = size;
+    c->image->why = mpri_mixed_reasons(&c->mix, c->rewrite.list, c->image_arena, &c->image->n_why);
+    return MPR_OK;
+}
+
 static mpr_status run(Mixed *c, const char *path)
 {
     const Source *s = c->given->source;
@@ -369,6 +423,7 @@ static mpr_status run(Mixed *c, const char *path)
     c->mix = (Mix){.pool = &c->pool, .source = c->given->source, .to = c->o->to};
     c->mix.model = mpri_tree_parse(&c->pool, TREE_MODEL, s->bytes, s->size);
     if (!c->o->no_passes) {
+        c->decisions = mpri_decisions_take(&c->mix);
         mpri_rewrite_undo(&c->mix, &c->undone);
         TRY(decide(c));
         count(c);
@@ -378,6 +433,7 @@ static mpr_status run(Mixed *c, const char *path)
     c->verbatim = !strcmp(external, "auto") && !c->rewrite.infer;
     Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
     c->r->changed = !same_bytes(c, pieces, n);
+    if (c->image) return take_image(c, pieces, n);
     bool large = size_of(pieces, n) > ((size_t)1 << 31) - 65536;
     bool out = !strcmp(external, "always") || (large && strcmp(external, "never"));
     TRY(place_all(c, c->mix.model, false, out));
@@ -386,20 +442,36 @@ static mpr_status run(Mixed *c, const char *path)
     return c->o->dry_run ? MPR_OK : write_model(c, path, pieces, n);
 }
 
+static mpr_status mixed(Mixed given, const char *path)
+{
+    Arena arena;
+    mpri_arena_init(&arena, given.o->alloc, 0);
+    Mixed *c = mpri_arena_alloc(&arena, sizeof *c);
+    if (!c) {
+        mpri_arena_destroy(&arena);
+        return mpri_err_nomem(given.err, sizeof *c);
+    }
+    *c = given;
+    c->pool.arena = &arena;
+    mpr_status st = setjmp(c->pool.full) ? mpri_err_nomem(c->err, 0) : run(c, path);
+    mpri_arena_destroy(&arena);
+    return st;
+}
+
 mpr_status mpri_mixed_file(const ImportedModel *m, const char *path, const MixedOptions *o,
                            ConvertResult *r, Err *err)
 {
-    Arena arena;
-    mpri_arena_init(&arena, o->alloc, 0);
-    Mixed *c = mpri_arena_alloc(&arena, sizeof *c);
     *r = (ConvertResult){0};
-    if (!c) {
-        mpri_arena_destroy(&arena);
-        return mpri_err_nomem(err, sizeof *c);
-    }
-    *c = (Mixed){.given = m, .o = o, .r = r, .err = err};
-    c->pool.arena = &arena;
-    mpr_status st = setjmp(c->pool.full) ? mpri_err_nomem(err, 0) : run(c, path);
-    mpri_arena_destroy(&arena);
-    return st;
+    return mixed((Mixed){.given = m, .o = o, .r = r, .err = err}, path);
+}
+
+mpr_status mpri_mixed_image(const ImportedModel *m, const MixedOptions *o, Arena *arena,
+                            MixedImage *image, Err *err)
+{
+    ConvertResult r = {0};
+    MixedOptions in_memory = *o;
+    in_memory.dry_run = true;
+    *image = (MixedImage){0};
+    return mixed((Mixed){.given = m, .o = &in_memory, .r = &r, .err = err, .image = image,
+                         .image_arena = arena}, NULL);
 }

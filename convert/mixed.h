@@ -4,6 +4,7 @@
 
 #include "convert/convert.h"
 #include "convert/paint.h"
+#include "convert/rewrite.h"
 
 typedef struct MixedOptions {
     DType to;
@@ -15,10 +16,29 @@ typedef struct MixedOptions {
     const char *explain;       /* node; the text goes to *explained */
     char **explained;          /* from the allocator */
     const char *const *echo;   /* options for the report: key, value, key, value … NULL */
+    const char *decisions;     /* text of a sidecar file that takes the place of the painting */
+    bool own_decisions;        /* those that the model carries do, where they are for this type */
+    bool annotate;             /* decisions go into the metadata, the graph stays */
     bool dry_run, no_passes, strict;
     const Alloc *alloc;
     const Log *log;
 } MixedOptions;
+
+/* Why a value of the rewritten model has its type, by the name of the value. */
+typedef struct MixedWhy {
+    const char *value, *why;
+} MixedWhy;
+
+/* The model that mpri_mixed_file would write, in the arena; reports are not written. */
+typedef struct MixedImage {
+    void *bytes;
+    size_t size;
+    const MixedWhy *why; /* sorted by value */
+    int n_why;
+} MixedImage;
+const MixedWhy *mpri_mixed_reasons(const Mix *m, const RewriteCast *casts, Arena *arena, int *n);
+mpr_status mpri_mixed_image(const ImportedModel *m, const MixedOptions *o, Arena *arena,
+                            MixedImage *image, Err *err);
 
 mpr_status mpri_mixed_file(const ImportedModel *m, const char *path, const MixedOptions *o,
                            ConvertResult *r, Err *err);

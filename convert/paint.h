@@ -3,13 +3,14 @@
 #define MPRI_CONVERT_PAINT_H
 
 #include "convert/mix.h"
+#include "passes/pass.h"
 #include "runtime/base/err.h"
 
-typedef enum RuleKind { RULE_EXCLUDE, RULE_INCLUDE, RULE_FORCE } RuleKind;
+typedef enum PaintRule { RULE_EXCLUDE, RULE_INCLUDE, RULE_FORCE } PaintRule;
 
 typedef struct PaintOptions {
     const char *const *rules;  /* "exclude op:RE", in the order of the command line; may be NULL */
-    const char *const *keep;   /* "OP" or "/glob", NULL-terminated; may be NULL */
+    const Profile *policy;     /* rules of a file and of --keep-fp32, before `rules`; may be NULL */
     const char *const *no_guard;
     const char *lists;         /* text of a list file, or NULL */
     int min_island;
@@ -42,7 +43,9 @@ void mpri_paint_warn(Paint *p, const char *kind, const char *where, int64_t coun
 
 /* ---- parts ---- */
 mpr_status mpri_paint_lists(Paint *p);  /* list of every unit */
-mpr_status mpri_paint_rules(Paint *p);  /* --keep-fp32, --exclude, --include, --force-include */
+mpr_status mpri_paint_rules(Paint *p);  /* --exclude, --include, --force-include */
+void mpri_paint_policy(Paint *p);       /* rules of the profile */
+void mpri_paint_apply(MixNode *n, PaintRule rule, MixReason why);
 void mpri_paint_guards(Paint *p);
 void mpri_paint_constants(Paint *p);    /* shape-path, weight-side, range-init */
 MixList mpri_paint_list_of(const Paint *p, const MixNode *n, MixReason *why);

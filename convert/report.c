@@ -6,7 +6,7 @@
 
 #include "mpr.h"
 
-static void text(Text *t, const char *s)
+void mpri_report_string(Text *t, const char *s)
 {
     mpri_text_put(t, "\"");
     for (; *s; s++) {
@@ -16,6 +16,11 @@ static void text(Text *t, const char *s)
         else mpri_text_bytes(t, s, 1);
     }
     mpri_text_put(t, "\"");
+}
+
+static void text(Text *t, const char *s)
+{
+    mpri_report_string(t, s);
 }
 
 static void member(Text *t, const char *key, const char *value)

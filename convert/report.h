@@ -21,6 +21,8 @@ void mpri_report_dot(const Report *r, Text *out);
 void mpri_report_svg(const Report *r, Text *out);
 /* Chain of reasons of a node, "=VALUE" or path: false when there is none. */
 bool mpri_report_explain(const Report *r, const char *node, Text *out);
+/* JSON string with its quotes. */
+void mpri_report_string(Text *t, const char *s);
 void mpri_sha256(const void *bytes, size_t n, char hex[65]);
 
 #endif

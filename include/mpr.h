@@ -198,7 +198,10 @@ MPR_API MPR_MUST_USE mpr_status mpr_model_parameter(const mpr_model *model, int 
 typedef struct mpr_session_options {
     size_t size;
     mpr_dtype autocast;            /* MPR_FLOAT16, MPR_BFLOAT16, or MPR_DTYPE_NONE: types as in the file */
-    const char *autocast_profile;  /* "torch-cuda" (default), "torch-cpu", or a YAML/JSON file */
+    /* "torch-cuda", "torch-cpu", "paint" (as mpr_convert decides), a YAML or JSON file of rules on one of them, or the
+     * decisions that mpr_convert wrote (annotations). NULL: those that the model carries (annotate), else "torch-cuda".
+     * A model that carries decisions is trained as the converted one would be even when autocast is NONE. */
+    const char *autocast_profile;
     const char *const *keep_fp32;  /* operators or /node-globs, NULL-terminated */
     mpr_dtype eval_autocast;       /* type of evaluation under the profile; NONE: f32 */
     const char *loss;              /* NULL or "none": forward only; "auto", "cross-entropy", "mse", "l1", "bce-with-logits", "output:NAME" */
@@ -541,7 +544,7 @@ typedef struct mpr_convert_options {
     size_t size;
     mpr_dtype to;                 /* MPR_FLOAT16, MPR_BFLOAT16; MPR_FLOAT32: the way back */
     const char *mode;             /* "train": FP32 weights stay, casts are inserted; "infer": weights become 16-bit; NULL: "train" when there are float weights */
-    const char *autocast_profile; /* NULL or "paint": lists and painting over all scopes; else as in mpr_session_options (training only) */
+    const char *autocast_profile; /* as in mpr_session_options; NULL: the decisions that the model carries, else "paint" */
     const char *const *keep_fp32;
     bool dry_run;                 /* nothing is written; *changed tells */
     /* The rest is for "paint". Lists end with NULL. */
@@ -562,6 +565,7 @@ typedef struct mpr_convert_options {
     const char *explain;          /* a node (name, =VALUE or path): its reasons go to *explained, which mpr_free_text frees */
     char **explained;
     const char *const *echo;      /* key, value, key, value …, NULL: options as the report shows them; items of one list follow each other */
+    bool annotate;             /* the decisions go into the metadata of an otherwise untouched model */
 } mpr_convert_options;
 typedef struct mpr_convert_result {
     size_t size;

@@ -105,8 +105,7 @@ static CastDecision base_decision(const Profile *p, const Node *n)
 
 /* ---- rules of the user ---- */
 
-/* Some prefix of the name that ends before a '/' matches. */
-static bool scope_matches(const char *glob, const char *name)
+bool mpri_profile_scope_matches(const char *glob, const char *name)
 {
     char scope[512];
     for (const char *slash = strchr(name, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -126,12 +125,20 @@ static bool op_matches(const char *name, const Node *n)
     return mpri_is(n, OP_Linear) && (!strcmp(name, "MatMul") || !strcmp(name, "Gemm"));
 }
 
+static bool makes(const char *glob, const Node *n)
+{
+    for (int k = 0; k < n->n_out; k++)
+        if (n->out[k] && mpri_glob(glob, n->out[k]->name)) return true;
+    return false;
+}
+
 static bool rule_matches(const ProfileRule *r, const Node *n)
 {
     switch (r->kind) {
-    case RULE_OP: return op_matches(r->pattern, n);
-    case RULE_NODE: return mpri_glob(r->pattern, n->name);
-    case RULE_SUBGRAPH: return scope_matches(r->pattern, n->name);
+    case PROFILE_OP: return op_matches(r->pattern, n);
+    case PROFILE_NODE: return mpri_glob(r->pattern, n->name);
+    case PROFILE_SUBGRAPH: return mpri_profile_scope_matches(r->pattern, n->name);
+    case PROFILE_TENSOR: return makes(r->pattern, n);
     }
     return false;
 }
@@ -173,7 +180,13 @@ const char *const *mpri_profile_unmatched(const Profile *p, Arena *arena)
 bool mpri_profile_base(Profile *p, const char *name)
 {
     p->cpu = !strcmp(name, "torch-cpu");
-    return p->cpu || !strcmp(name, "torch-cuda");
+    p->paint = !strcmp(name, "paint");
+    return p->cpu || p->paint || !strcmp(name, "torch-cuda");
+}
+
+const char *mpri_profile_base_name(const Profile *p)
+{
+    return p->paint ? "paint" : p->cpu ? "torch-cpu" : "torch-cuda";
 }
 
 /* The operator that a rule names must exist and must have a type that can change. */
@@ -201,12 +214,13 @@ static mpr_status check_op(const char *name, const char *where, Err *err)
         "use an operator's ONNX name such as Softmax, or a glob on node names such as /encoder/*");
 }
 
-mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, CastClass cls,
+mpr_status mpri_profile_add(Profile *p, ProfileKind kind, const char *pattern, CastClass cls,
                             const char *where, Err *err)
 {
     static const char *const kinds[] = {
-        [RULE_OP] = "op", [RULE_NODE] = "node", [RULE_SUBGRAPH] = "subgraph"};
-    if (kind == RULE_OP) TRY(check_op(pattern, where, err));
+        [PROFILE_OP] = "op", [PROFILE_NODE] = "node", [PROFILE_SUBGRAPH] = "subgraph",
+        [PROFILE_TENSOR] = "tensor"};
+    if (kind == PROFILE_OP) TRY(check_op(pattern, where, err));
     if (p->n == p->cap) {
         int cap = p->cap ? 2 * p->cap : 8;
         ProfileRule *rules = ARENA_ARRAY(p->arena, ProfileRule, cap);
@@ -216,8 +230,9 @@ mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, Cast
         p->cap = cap;
     }
     ProfileRule r = {.kind = kind, .cls = cls, .pattern = mpri_arena_strdup(p->arena, pattern)};
-    const char *base = p->cpu ? "torch-cpu" : "torch-cuda";
-    const OpDef *op = kind == RULE_OP ? mpri_op_table()->find("", pattern) : NULL;
+    const char *base = mpri_profile_base_name(p);
+    bool listed_op = kind == PROFILE_OP && !mpri_profile_converts(p);
+    const OpDef *op = listed_op ? mpri_op_table()->find("", pattern) : NULL;
     if (op)
         r.why = mpri_arena_printf(p->arena, "%s: %s: %s (%s: %s)", where, pattern, class_names[cls],
                                   base, class_names[listed(p, op)]);
@@ -233,7 +248,8 @@ mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, Cast
 static mpr_status keep_fp32(Profile *p, const char *entry, Err *err)
 {
     bool node = strpbrk(entry, "/*?[") != NULL;
-    return mpri_profile_add(p, node ? RULE_NODE : RULE_OP, entry, CAST_FP32, "keep-fp32", err);
+    ProfileKind kind = node ? PROFILE_NODE : PROFILE_OP;
+    return mpri_profile_add(p, kind, entry, CAST_FP32, "keep-fp32", err);
 }
 
 /* Reasons of the base list, one text per operator. */
@@ -243,7 +259,7 @@ static mpr_status base_reasons(Profile *p, Err *err)
     p->why = mpri_arena_array(p->arena, (size_t)ops->count, sizeof *p->why);
     if (!p->why) return mpri_err_nomem(err, (size_t)ops->count * sizeof *p->why);
     for (int i = 0; i < ops->count; i++) {
-        p->why[i] = mpri_arena_printf(p->arena, "%s: %s %s", p->cpu ? "torch-cpu" : "torch-cuda",
+        p->why[i] = mpri_arena_printf(p->arena, "%s: %s %s", mpri_profile_base_name(p),
                                       ops->defs[i]->name, class_reasons[listed(p, ops->defs[i])]);
         if (!p->why[i]) return mpri_err_nomem(err, 64);
     }
@@ -252,11 +268,11 @@ static mpr_status base_reasons(Profile *p, Err *err)
 
 static mpr_status unknown_profile(const char *name, Err *err)
 {
-    static const char *const known[] = {"torch-cuda", "torch-cpu"};
-    const char *near = mpri_nearest(name, known, 2);
+    static const char *const known[] = {"torch-cuda", "torch-cpu", "paint"};
+    const char *near = mpri_nearest(name, known, 3);
     mpri_err_set(err, MPR_E_USAGE, "there is no autocast profile '%s'", mpri_err_name(name));
     if (near) return mpri_err_advice(err, "did you mean '%s'?", near);
-    return mpri_err_advice(err, "profiles: torch-cuda, torch-cpu, or the path of a rule file");
+    return mpri_err_advice(err, "profiles: torch-cuda, torch-cpu, paint, or the path of a file");
 }
 
 mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep, Arena *arena,

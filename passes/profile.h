@@ -5,11 +5,11 @@
 
 #include "passes/pass.h"
 
-typedef enum RuleKind { RULE_OP, RULE_NODE, RULE_SUBGRAPH } RuleKind;
+typedef enum ProfileKind { PROFILE_OP, PROFILE_NODE, PROFILE_SUBGRAPH, PROFILE_TENSOR } ProfileKind;
 
 typedef struct ProfileRule {
-    RuleKind kind;
-    const char *pattern; /* operator name, or a glob on node names or scopes */
+    ProfileKind kind;
+    const char *pattern; /* operator name, or a glob on names of nodes, scopes or outputs of nodes */
     CastClass cls;
     const char *why;
     bool matched;
@@ -17,7 +17,9 @@ typedef struct ProfileRule {
 
 struct Profile {
     const char *name;
-    bool cpu;           /* base list: torch-cpu, else torch-cuda */
+    bool cpu;   /* base list: torch-cpu, else torch-cuda */
+    bool paint; /* the converter decides, see convert/paint.h; rules change its lists */
+    const char *decisions; /* not NULL: a file that the converter has written decides, its text */
     ProfileRule *rules; /* in order of precedence: the last match wins */
     int n, cap;
     const char **why; /* by operator: its place on the base list */
@@ -29,9 +31,17 @@ CastDecision mpri_profile_decide(const Profile *p, const Node *n, bool *by_rule)
 
 /* Append a rule; why is made from where it stands. MPR_E_USAGE for an operator that does not exist
  * or whose types are fixed. */
-mpr_status mpri_profile_add(Profile *p, RuleKind kind, const char *pattern, CastClass cls,
+mpr_status mpri_profile_add(Profile *p, ProfileKind kind, const char *pattern, CastClass cls,
                             const char *where, Err *err);
-/* profile_file.c: base and rules from a YAML or JSON file. */
+/* Some prefix of the name that ends before a '/' matches. */
+bool mpri_profile_scope_matches(const char *glob, const char *name);
+static inline bool mpri_profile_converts(const Profile *p)
+{
+    return p->paint || p->decisions;
+}
+/* "torch-cuda", "torch-cpu" or "paint". */
+const char *mpri_profile_base_name(const Profile *p);
+/* profile_file.c: base and rules from a YAML or JSON file, or the decisions of a sidecar file. */
 mpr_status mpri_profile_read(Profile *p, const char *path, Err *err);
 bool mpri_profile_base(Profile *p, const char *name);
 const char *mpri_profile_class_name(

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "convert/mixed.h"
+#include "passes/profile.h"
 #include "runtime/train/bench.h"
 #include "runtime/train/calibrate.h"
 #include "runtime/train/inspect.h"
@@ -128,18 +129,56 @@ static mpr_status read_lists(const char *path, Arena *arena, char **text, Err *e
     return MPR_OK;
 }
 
+/* Does an option ask for another painting than the usual one? */
+static const char *paints(const mpr_convert_options *o)
+{
+    if (o->rules && o->rules[0]) return "exclude, include and force-include";
+    return o->lists                      ? "lists"
+           : o->no_guard && o->no_guard[0] ? "no-guard"
+           : o->calib                    ? "calib"
+           : o->min_island > 1           ? "min-island"
+           : o->max_reduction            ? "max-reduction"
+                                         : NULL;
+}
+
+/* Options that the way of deciding has no use for. */
+static mpr_status check_policy(const mpr_convert_options *o, const Profile *p, Err *err)
+{
+    const char *option = paints(o);
+    if (p->decisions && option) {
+        mpri_err_set(err, MPR_E_USAGE, "%s: the decisions of '%s' are final", option,
+                     mpri_err_name(p->name));
+        return mpri_err_advice(err, "keep-fp32 may keep more nodes in float32; or paint anew");
+    }
+    if (p->decisions && o->to == MPR_FLOAT32) {
+        mpri_err_set(err, MPR_E_USAGE, "the way back to float32 takes no decisions");
+        return mpri_err_advice(err, "leave the profile '%s' out", mpri_err_name(p->name));
+    }
+    if (mpri_profile_converts(p)) return MPR_OK;
+    if (!option && o->annotate) option = "annotate";
+    if (!option && o->annotations) option = "annotations";
+    if (!option && o->io && o->io[0]) option = "io";
+    if (!option) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "%s: only with the profile paint, not with '%s'", option,
+                 mpri_err_name(p->name));
+    return mpri_err_advice(err, "leave the option out, or use the profile paint");
+}
+
 static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_convert_options *o,
-                                  Arena *arena, ConvertResult *r, Err *err)
+                                  const Profile *policy, Arena *arena, ConvertResult *r, Err *err)
 {
     char *lists;
     TRY(read_lists(o->lists, arena, &lists, err));
     MixedOptions mo = {
         .to = o->to,
         .mode = o->mode,
-        .paint = {.rules = o->rules, .keep = o->keep_fp32, .no_guard = o->no_guard,
+        .paint = {.rules = o->rules, .policy = policy, .no_guard = o->no_guard,
                   .lists = lists, .min_island = o->min_island,
                   .max_reduction = o->max_reduction, .weights_oor = o->weights_oor,
                   .margin = o->margin > 0 ? o->margin : 4},
+        .decisions = policy->decisions,
+        .own_decisions = !o->autocast_profile && !paints(o),
+        .annotate = o->annotate,
         .io = o->io,
         .external = o->external,
         .report = o->report,
@@ -176,8 +215,6 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
                      mpri_dtype_long(o.to));
         return mpri_err_advice(err, "use --to fp16, --to bf16, or --to fp32 for the way back");
     }
-    bool paint = !o.autocast_profile || !strcmp(o.autocast_profile, "paint");
-    TRY(check_convert_mode(&o, paint, err));
     if (!o.dry_run) TRY(mpri_api_pointer(path, "path", err));
     Device *device;
     Arena arena;
@@ -186,10 +223,13 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
     mpri_arena_init(&arena, &model->ctx->alloc, 0);
     mpr_status status = mpri_context_device(model->ctx, &device, err);
     if (status == MPR_OK) {
-        status = mpri_profile_load(paint ? "torch-cuda" : o.autocast_profile, o.keep_fp32, &arena,
-                                   &profile, err);
+        status = mpri_profile_load(o.autocast_profile ? o.autocast_profile : "paint", o.keep_fp32,
+                                   &arena, &profile, err);
+        bool paint = status == MPR_OK && mpri_profile_converts(profile);
+        if (status == MPR_OK) status = check_convert_mode(&o, paint, err);
+        if (status == MPR_OK) status = check_policy(&o, profile, err);
         if (status == MPR_OK && paint) {
-            status = convert_painted(model, path, &o, &arena, &r, err);
+            status = convert_painted(model, path, &o, profile, &arena, &r, err);
         } else if (status == MPR_OK) {
             ConvertOptions co = {
                 .to = o.to,
@@ -198,6 +238,7 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
                 .alloc = &model->ctx->alloc,
                 .log = &model->ctx->log,
                 .dry_run = o.dry_run,
+                .strict = o.strict,
             };
             status = mpri_convert_file(model->m, path, &co, &r, err);
         }

@@ -54,7 +54,7 @@ static const CliRow rows[] = {
     {"loss", 0, NULL, CLI_STRING, "cross-entropy", NULL, "KIND", "objective", "training"},
     {"logits", 0, NULL, CLI_STRING, NULL, NULL, "NAME", "output that the loss reads", "training"},
     {"optim", 0, NULL, CLI_STRING, "adamw", "adamw|adam|sgd", NULL, "optimizer", "training"},
-    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "policy of fp16 and bf16", "training"},
+    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "policy of fp16 and bf16, as in mpr-train", "training"},
     {"repeat", 0, NULL, CLI_INT, "5", NULL, "N", "timed steps", "timing"},
     {"warmup", 0, NULL, CLI_INT, "3", NULL, "N", "untimed steps before", "timing"},
     {"format", 'O', NULL, CLI_STRING, "md", "md|csv|json", NULL, "form of the result", "timing"},
@@ -141,7 +141,7 @@ static const void *bench_open(Bench *b, const char *path, const char *precision,
     mpr_dtype low = !strcmp(precision, "fp16") ? MPR_FLOAT16 : !strcmp(precision, "bf16") ? MPR_BFLOAT16 : MPR_DTYPE_NONE;
     mpr_context_options co = {.size = sizeof co, .device = cli_text(b->cli, "device"), .threads = threads};
     mpr_session_options so = {.size = sizeof so, .autocast = low, .eval_autocast = b->train ? MPR_DTYPE_NONE : low,
-                              .autocast_profile = cli_text(b->cli, "autocast-profile"), .loss = b->train ? cli_text(b->cli, "loss") : NULL,
+                              .autocast_profile = cli_is_set(b->cli, "autocast-profile") ? cli_text(b->cli, "autocast-profile") : NULL, .loss = b->train ? cli_text(b->cli, "loss") : NULL,
                               .logits = cli_text(b->cli, "logits"), .seed = (uint64_t)cli_int(b->cli, "seed")};
     if (mpr_context_create(&co, &b->ctx) != MPR_OK) return b->ctx;
     if (mpr_model_load(b->ctx, path, NULL, &b->model) != MPR_OK) return b->ctx;

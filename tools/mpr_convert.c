@@ -12,8 +12,10 @@ static const CliRow rows[] = {
     {"mode", 0, NULL, CLI_STRING, NULL, "train|infer", NULL,
      "train: FP32 weights stay, casts are inserted; infer: weights become 16-bit (train when the "
      "model has float weights)", "conversion"},
-    {"autocast-profile", 0, NULL, CLI_STRING, "paint", NULL, "NAME|FILE",
-     "paint, or operator by operator: torch-cuda, torch-cpu or a rule file", "conversion"},
+    {"autocast-profile", 0, NULL, CLI_STRING, NULL, NULL, "NAME|FILE",
+     "paint; operator by operator: torch-cuda, torch-cpu; a file of rules on one of them, or of "
+     "--annotations. Means the same in mpr-train (the decisions of an annotated model, else paint)",
+     "conversion"},
     {"keep-fp32", 0, NULL, CLI_LIST, NULL, NULL, "OP|/GLOB",
      "operators or nodes that stay in float32", "conversion"},
     {"lists", 0, NULL, CLI_STRING, NULL, NULL, "FILE",
@@ -44,6 +46,8 @@ static const CliRow rows[] = {
      "where tensor data go", "conversion"},
     {"passes", 0, NULL, CLI_STRING, "all", "all|none", NULL, "none: parse and write again",
      "conversion"},
+    {"annotate", 0, NULL, CLI_FLAG, NULL, NULL, NULL,
+     "the decisions go into the metadata, the graph stays as it is", "conversion"},
     {"strict", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "a rule that matches nothing is an error",
      "conversion"},
     {"dry-run", 0, NULL, CLI_FLAG, NULL, NULL, NULL,
@@ -52,7 +56,8 @@ static const CliRow rows[] = {
      "print the reasons of one node: its name, =VALUE, or its path", "insight"},
     {"report", 0, NULL, CLI_STRING, NULL, NULL, "F.json", "every decision with its reasons",
      "insight"},
-    {"annotations", 0, NULL, CLI_STRING, NULL, NULL, "F.json", "the decisions alone", "insight"},
+    {"annotations", 0, NULL, CLI_STRING, NULL, NULL, "F.json",
+     "the decisions alone; --autocast-profile F.json reads them", "insight"},
     {"dot", 0, NULL, CLI_STRING, NULL, NULL, "F.dot", "picture coloured by precision", "insight"},
     {"svg", 0, NULL, CLI_STRING, NULL, NULL, "F.svg", "the same as an image", "insight"},
     {NULL, 0, NULL, CLI_FLAG, NULL, NULL, NULL, NULL, NULL},
@@ -169,6 +174,7 @@ static mpr_convert_options options(const Cli *cli, const Texts *t, char **explai
         .explain = cli_text(cli, "explain"),
         .explained = explained,
         .echo = t->echo,
+        .annotate = cli_flag(cli, "annotate"),
     };
 }
 

@@ -15,7 +15,7 @@ static const CliRow rows[] = {
     {"forward-only", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "plan the forward pass only", "how"},
     {"fp16", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "autocast to float16", "how"},
     {"bf16", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "autocast to bfloat16", "how"},
-    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "torch-cuda, torch-cpu or a rule file", "how"},
+    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "torch-cuda, torch-cpu, paint (as mpr-convert decides), a file of rules on one of them, or of mpr-convert --annotations", "how"},
     {"keep-fp32", 0, NULL, CLI_LIST, NULL, NULL, "OP|/GLOB", "operators or nodes that stay in float32", "how"},
     {"tie", 0, NULL, CLI_LIST, NULL, NULL, "A=B", "treat two parameters as one", "how"},
     {"untie", 0, NULL, CLI_LIST, NULL, NULL, "NAME", "treat a tied parameter as its own", "how"},
@@ -41,7 +41,7 @@ static int run(Cli *cli)
     mpr_model *model = NULL;
     int code = 0, bad = 0, shown = 0;
     mpr_inspect_options o = {
-        .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_text(cli, "autocast-profile"), .loss = cli_text(cli, "loss"),
+        .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_is_set(cli, "autocast-profile") ? cli_text(cli, "autocast-profile") : NULL, .loss = cli_text(cli, "loss"),
         .logits = cli_text(cli, "logits"), .bind = cli_list(cli, "bind"), .json = cli->json, .forward_only = cli_flag(cli, "forward-only"),
         .markdown = cli_flag(cli, "markdown"),
         .keep_fp32 = cli_list(cli, "keep-fp32"),

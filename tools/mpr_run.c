@@ -22,7 +22,7 @@ static const CliRow rows[] = {
     {"untie", 0, NULL, CLI_LIST, NULL, NULL, "NAME", "treat a tied parameter as its own", "objective"},
     {"fp16", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "autocast to float16", "precision"},
     {"bf16", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "autocast to bfloat16", "precision"},
-    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "torch-cuda, torch-cpu or a rule file", "precision"},
+    {"autocast-profile", 0, NULL, CLI_STRING, "torch-cuda", NULL, "NAME|FILE", "torch-cuda, torch-cpu, paint (as mpr-convert decides), a file of rules on one of them, or of mpr-convert --annotations", "precision"},
     {"dtype", 0, NULL, CLI_STRING, NULL, "f64", NULL, "compute everything in double by the reference kernels", "precision"},
     {"kernels", 0, NULL, CLI_STRING, "auto", "auto|ref", NULL, "reference kernels only", "precision"},
     {"repeat", 0, NULL, CLI_INT, "1", NULL, "N", "run N times and print the fastest", "timing"},
@@ -38,7 +38,7 @@ static int run(Cli *cli)
     const char *dtype = cli_text(cli, "dtype");
     const char *grads_file = cli_text(cli, "grads"), *out_file = cli_text(cli, "outputs");
     mpr_run_options o = {
-        .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_text(cli, "autocast-profile"),
+        .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_is_set(cli, "autocast-profile") ? cli_text(cli, "autocast-profile") : NULL,
         .dtype = dtype ? MPR_FLOAT64 : MPR_DTYPE_NONE, .kernels = !strcmp(cli_text(cli, "kernels"), "ref") ? "ref" : NULL,
         .bind = cli_list(cli, "bind"), .keep = cli_list(cli, "keep"), .loss = cli_text(cli, "loss"),
         .logits = cli_text(cli, "logits"), .labels = cli_text(cli, "labels"), .ignore_index = cli_int(cli, "ignore-index"),

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "passes/profile.h"
 #include "runtime/train/folder.h"
 #include "runtime/train/json.h"
 #include "runtime/train/safetensors.h"
@@ -61,10 +62,9 @@ mpr_status mpri_checkpoint_slots(const mpr_prepared *p, Arena *arena, const char
 
 void mpri_checkpoint_precision(const mpr_session *s, char *buf, size_t size)
 {
-    if (s->o.autocast == MPR_DTYPE_NONE) snprintf(buf, size, "float32");
-    else
-        snprintf(buf, size, "%s %s", mpri_dtype_long(s->o.autocast),
-                 s->o.autocast_profile ? s->o.autocast_profile : "torch-cuda");
+    const Profile *p = s->profile[MODE_TRAIN];
+    if (!p) snprintf(buf, size, "float32");
+    else snprintf(buf, size, "%s %s", mpri_dtype_long(s->autocast[MODE_TRAIN]), p->name);
 }
 
 /* Host copies of store slots as tensors, named by `names`. */

@@ -22,6 +22,11 @@ struct mpr_model {
     ImportedModel *m;
     Arena arena; /* of the options below */
     const char *const *tie, *const *untie, *const *train_only, *const *freeze;
+    /* of a painted model, see painted.h: its bytes instead of those at the path, and reasons */
+    const void *image;
+    size_t image_size;
+    const struct MixedWhy *why;
+    int n_why;
 };
 
 mpr_status mpri_context_create(const mpr_context_options *options, mpr_context **out);

@@ -166,6 +166,8 @@ static mpr_status round_of(Decider *d, const ImportedModel *m, ImportedModel **n
                        .untie = d->model->untie,
                        .train_only = d->model->train_only,
                        .freeze = d->model->freeze,
+                       .image = d->model->image,
+                       .image_size = d->model->image_size,
                        .facts = d->facts,
                        .n_facts = d->n};
     return mpri_import_file(d->model->m->path, &o, next, d->err);

@@ -6,6 +6,7 @@
 
 #include "runtime/train/binding.h"
 #include "runtime/train/control.h"
+#include "runtime/train/painted.h"
 #include "runtime/train/trainer.h"
 
 typedef struct Run {
@@ -13,6 +14,8 @@ typedef struct Run {
     mpr_model *model;
     const ImportedModel *m; /* of the model, or one whose control flow the inputs decide */
     ImportedModel *own;
+    Profile *profile;
+    mpr_model *painted; /* as the converter rewrites the model for the profile, or NULL */
     mpr_run_options o;
     const mpr_tensors *in, *cot;
     bool want_grads, of_inputs, of_params;
@@ -154,18 +157,14 @@ static mpr_status run_passes(Run *r, PassStage stage, Graph *g, const DimBinding
 
 static mpr_status prepare(Run *r)
 {
-    Profile *profile = NULL;
-    if (r->o.autocast != MPR_DTYPE_NONE)
-        TRY(mpri_profile_load(r->o.autocast_profile ? r->o.autocast_profile : "torch-cuda", NULL,
-                              &r->arena, &profile, r->err));
     r->pass = (PassOptions){
         .loss = resolve_loss(r),
         .logits = r->o.logits,
         .labels = "labels",
         .ignore_index = r->o.has_ignore_index ? r->o.ignore_index : -100,
         .label_smoothing = r->o.label_smoothing,
-        .autocast = r->o.autocast,
-        .profile = profile,
+        .autocast = r->painted ? MPR_DTYPE_NONE : r->o.autocast,
+        .profile = r->profile,
         .force = r->o.dtype,
         .no_fuse = r->o.keep && r->o.keep[0],
     };
@@ -423,6 +422,11 @@ static mpr_status run_all(Run *r, mpr_tensors *outputs, mpr_tensors *grads)
     TRY(mpri_context_device(r->ctx, &r->device, r->err));
     TRY(mpri_store_init(&r->store, r->device, r->err));
     r->store_ready = true;
+    if (r->o.autocast != MPR_DTYPE_NONE)
+        TRY(mpri_painted_profile(r->model, r->o.autocast_profile, NULL, &r->arena, &r->o.autocast,
+                                 &r->profile, r->err));
+    TRY(mpri_painted_open(r->model, r->profile, r->o.autocast, &r->painted, r->err));
+    if (r->painted) r->model = r->painted;
     r->m = r->model->m;
     if (r->m->n_open) {
         TRY(decide_control(r));
@@ -456,6 +460,7 @@ mpr_status mpri_run_vjp(mpr_model *model, const mpr_tensors *inputs, const mpr_t
     if (status == MPR_OK) status = run_all(&r, out, grad);
     mpri_plan_destroy(r.plan);
     mpri_import_destroy(r.own, &r.ctx->alloc);
+    mpri_model_destroy(r.painted);
     if (r.store_ready) mpri_store_destroy(&r.store);
     mpri_device_destroy(r.device);
     mpri_arena_destroy(&r.arena);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/train/control.h"
+#include "runtime/train/painted.h"
 
 mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *const **out, Err *err)
 {
@@ -111,8 +112,8 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
         .labels = mpri_session_labels(s),
         .ignore_index = s->ignore_index,
         .label_smoothing = s->o.label_smoothing,
-        .autocast = train ? s->o.autocast : s->o.eval_autocast,
-        .profile = train ? s->profile : s->eval_profile,
+        .autocast = s->painted[mode] ? MPR_DTYPE_NONE : s->autocast[mode],
+        .profile = s->profile[mode],
         .training = train && s->loss,
         .has_dropout = s->o.has_dropout,
         .dropout = s->o.dropout,
@@ -124,20 +125,33 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
     };
 }
 
+/* Decisions that the model carries hold for both modes, as the Casts of a converted model would,
+ * unless a type is asked for: then evaluation has its own. */
 static mpr_status load_profiles(mpr_session *s, Err *err)
 {
-    const char *name = s->o.autocast_profile ? s->o.autocast_profile : "torch-cuda";
-    if (s->o.autocast != MPR_DTYPE_NONE)
-        TRY(mpri_profile_load(name, s->o.keep_fp32, &s->arena, &s->profile, err));
-    if (s->o.eval_autocast != MPR_DTYPE_NONE)
-        TRY(mpri_profile_load(name, s->o.keep_fp32, &s->arena, &s->eval_profile, err));
+    const char *name = s->o.autocast_profile;
+    DType *t = s->autocast;
+    t[MODE_TRAIN] = s->o.autocast;
+    t[MODE_EVAL] = s->o.eval_autocast;
+    TRY(mpri_painted_profile(s->model, name, s->o.keep_fp32, &s->arena, &t[MODE_TRAIN],
+                             &s->profile[MODE_TRAIN], err));
+    TRY(mpri_painted_open(s->model, s->profile[MODE_TRAIN], t[MODE_TRAIN],
+                          &s->painted[MODE_TRAIN], err));
+    if (t[MODE_EVAL] == MPR_DTYPE_NONE && s->o.autocast != MPR_DTYPE_NONE) return MPR_OK;
+    if (t[MODE_EVAL] != MPR_DTYPE_NONE)
+        TRY(mpri_painted_profile(s->model, name, s->o.keep_fp32, &s->arena, &t[MODE_EVAL],
+                                 &s->profile[MODE_EVAL], err));
+    if (t[MODE_EVAL] != MPR_DTYPE_NONE && t[MODE_EVAL] != t[MODE_TRAIN])
+        return mpri_painted_open(s->model, s->profile[MODE_EVAL], t[MODE_EVAL],
+                                 &s->painted[MODE_EVAL], err);
+    s->painted[MODE_EVAL] = s->painted[MODE_TRAIN];
     return MPR_OK;
 }
 
 static mpr_status check_rules_matched(mpr_session *s, Err *err)
 {
-    if (!s->profile) return MPR_OK;
-    const char *const *left = mpri_profile_unmatched(s->profile, &s->arena);
+    if (!s->profile[MODE_TRAIN]) return MPR_OK;
+    const char *const *left = mpri_profile_unmatched(s->profile[MODE_TRAIN], &s->arena);
     if (!left || !left[0]) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE, "precision rule '%s' matches no node of the model",
                  mpri_err_name(left[0]));
@@ -182,6 +196,7 @@ mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *s
     mpri_arena_destroy(&scratch);
     if (status != MPR_OK) return tell_cause(s, source, err);
     TRY(check_operators(s, g, err));
+    mpri_painted_explain(s->painted[mode], g);
     *out = g;
     return MPR_OK;
 }
@@ -190,10 +205,14 @@ mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *s
  * what is trained does not depend on how often it is used. */
 static mpr_status open_graphs(mpr_session *s, Err *err)
 {
-    if (s->model->m->n_open)
-        TRY(mpri_control_decide(s->model, &s->device->kernels, NULL, 0, 2, &s->stand_in, err));
-    const Graph *source = s->stand_in ? s->stand_in->graph : s->model->m->graph;
     for (SessionMode mode = 0; mode < SESSION_MODES; mode++) {
+        mpr_model *model = mpri_session_model(s, mode);
+        if (mode == MODE_EVAL && model == mpri_session_model(s, MODE_TRAIN))
+            s->stand_in[mode] = s->stand_in[MODE_TRAIN];
+        else if (model->m->n_open)
+            TRY(mpri_control_decide(model, &s->device->kernels, NULL, 0, 2, &s->stand_in[mode],
+                                    err));
+        const Graph *source = s->stand_in[mode] ? s->stand_in[mode]->graph : model->m->graph;
         fill_pass_options(s, mode);
         TRY(mpri_session_prepare(s, mode, source, &s->arena, &s->graph[mode], err));
         if (mode == MODE_TRAIN) TRY(check_rules_matched(s, err));
@@ -265,7 +284,11 @@ void mpri_session_close(mpr_session *s)
         mpri_import_destroy(source->m, alloc);
         mpri_free(alloc, source);
     }
-    mpri_import_destroy(s->stand_in, alloc);
+    if (s->stand_in[MODE_EVAL] != s->stand_in[MODE_TRAIN])
+        mpri_import_destroy(s->stand_in[MODE_EVAL], alloc);
+    mpri_import_destroy(s->stand_in[MODE_TRAIN], alloc);
+    if (s->painted[MODE_EVAL] != s->painted[MODE_TRAIN]) mpri_model_destroy(s->painted[MODE_EVAL]);
+    mpri_model_destroy(s->painted[MODE_TRAIN]);
     for (int i = 0; i < s->n_inputs; i++) mpri_free(alloc, s->inputs[i].data);
     mpri_free(alloc, s->fetch);
     if (s->store_ready) mpri_store_destroy(&s->store);

@@ -52,6 +52,7 @@ typedef struct SessionInput {
 
 /* The model with the control flow that shapes decide (trip counts), for one set of shapes. */
 typedef struct SessionSource {
+    const mpr_model *model; /* of the mode */
     ImportedModel *m;
     int64_t *key; /* as of a plan */
     struct SessionSource *next;
@@ -77,7 +78,8 @@ struct mpr_session {
     mpr_session_options o; /* strings copied */
     const char *loss;      /* resolved: NULL, "cross-entropy", "mse", "output:NAME" … */
     int64_t ignore_index;
-    Profile *profile, *eval_profile;
+    Profile *profile[SESSION_MODES];        /* NULL: types as in the file */
+    DType autocast[SESSION_MODES];
     PassOptions pass[SESSION_MODES];
     Graph *graph[SESSION_MODES]; /* prepared; equal pointers when the two do not differ */
     SessionParam *params;
@@ -86,8 +88,9 @@ struct mpr_session {
     int n_buffers;
     SessionInput *inputs;
     int n_inputs;
-    ImportedModel *stand_in; /* the model with trip counts for made-up shapes, where only shapes tell
-                                them: what is trained follows from it; else NULL */
+    mpr_model *painted[SESSION_MODES];      /* that the converter rewrote for the profile, or NULL */
+    ImportedModel *stand_in[SESSION_MODES]; /* the model with trip counts for made-up shapes, where
+                                only shapes tell them: what is trained follows from it; else NULL */
     SessionSource *sources;
     SessionPlan *plans;
     void *memory; /* shared arena of the plans */
@@ -105,6 +108,12 @@ struct mpr_session {
     int optimizers; /* made so far: numbers their slots */
     int children;   /* optimizers, scalers, datasets … alive */
 };
+
+/* The model whose graph a mode runs. */
+static inline mpr_model *mpri_session_model(const mpr_session *s, SessionMode mode)
+{
+    return s->painted[mode] ? s->painted[mode] : s->model;
+}
 
 /* ---- life (session.c) ---- */
 mpr_status mpri_session_open(mpr_model *model, const mpr_session_options *options,

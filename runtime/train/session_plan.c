@@ -63,7 +63,7 @@ static mpr_status bind_dims(mpr_session *s, const Graph *g, DimBinding *binding,
 
 /* ---- trip counts that follow from shapes ---- */
 
-static mpr_status decide_source(mpr_session *s, ImportedModel **out, Err *err)
+static mpr_status decide_source(mpr_session *s, mpr_model *model, ImportedModel **out, Err *err)
 {
     FedInput *fed = ARENA_ARRAY(&s->arena, FedInput, s->n_inputs + 1);
     int n = 0;
@@ -77,7 +77,7 @@ static mpr_status decide_source(mpr_session *s, ImportedModel **out, Err *err)
             return mpri_err_set(err, MPR_E_INTERNAL, "input '%s' has a bad shape", in->name);
         fed[n++] = (FedInput){.name = in->name, .t = t};
     }
-    return mpri_control_decide(s->model, &s->device->kernels, fed, n, 0, out, err);
+    return mpri_control_decide(model, &s->device->kernels, fed, n, 0, out, err);
 }
 
 /* The parameters were listed when the session was opened: no others may appear. */
@@ -97,25 +97,27 @@ static mpr_status check_params(mpr_session *s, const Graph *g, Err *err)
 }
 
 /* The imported graph for the bound shapes. */
-static mpr_status find_source(mpr_session *s, const Graph **out, Err *err)
+static mpr_status find_source(mpr_session *s, SessionMode mode, const Graph **out, Err *err)
 {
+    mpr_model *model = mpri_session_model(s, mode);
     for (SessionSource *p = s->sources; p; p = p->next)
-        if (key_matches(s, p->key)) {
-            *out = p->m ? p->m->graph : s->model->m->graph;
+        if (p->model == model && key_matches(s, p->key)) {
+            *out = p->m ? p->m->graph : model->m->graph;
             return MPR_OK;
         }
     SessionSource *p = CONTEXT_NEW(s->ctx, SessionSource);
     if (!p) return mpri_err_nomem(err, sizeof *p);
     p->key = ARENA_ARRAY(&s->arena, int64_t, key_length(s) + 1);
-    mpr_status status = p->key ? decide_source(s, &p->m, err) : mpri_err_nomem(err, 0);
+    mpr_status status = p->key ? decide_source(s, model, &p->m, err) : mpri_err_nomem(err, 0);
     if (status != MPR_OK) {
         mpri_free(&s->ctx->alloc, p);
         return status;
     }
     fill_key(s, p->key);
+    p->model = model;
     p->next = s->sources;
     s->sources = p;
-    *out = p->m ? p->m->graph : s->model->m->graph;
+    *out = p->m ? p->m->graph : model->m->graph;
     return MPR_OK;
 }
 
@@ -123,13 +125,13 @@ static mpr_status find_source(mpr_session *s, const Graph **out, Err *err)
 static mpr_status prepared_graph(mpr_session *s, SessionMode mode, Arena *arena, Graph **out,
                                  Err *err)
 {
-    if (!s->stand_in) {
+    if (!s->stand_in[mode]) {
         *out = mpri_graph_clone(s->graph[mode], arena);
         return *out ? MPR_OK : mpri_err_nomem(err, 0);
     }
     const Graph *source;
     TRY(need_inputs(s, s->graph[mode], err));
-    TRY(find_source(s, &source, err));
+    TRY(find_source(s, mode, &source, err));
     TRY(mpri_session_prepare(s, mode, source, arena, out, err));
     return check_params(s, *out, err);
 }

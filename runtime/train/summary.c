@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "passes/profile.h"
+
 static void put_bytes(Text *t, const char *name, size_t bytes)
 {
     if (bytes >= 10000000) mpri_text_add(t, "  %-22s %.1f MB\n", name, (double)bytes * 1e-6);
@@ -55,11 +57,35 @@ static void put_dropout(Text *t, const Graph *g)
     else mpri_text_put(t, "dropout      no Dropout found (--dropout P puts it in)\n");
 }
 
-static const char *precision_text(const mpr_session *s)
+static void put_precision(Text *t, const mpr_trainer *tr)
 {
-    return s->o.autocast == MPR_FLOAT16    ? "float16 autocast"
-           : s->o.autocast == MPR_BFLOAT16 ? "bfloat16 autocast"
-                                           : "as in the file";
+    const mpr_session *s = tr->s;
+    const Profile *p = s->profile[MODE_TRAIN];
+    char scale[32];
+    if (p)
+        mpri_text_add(t, "precision    %s autocast (%s)", mpri_dtype_long(s->autocast[MODE_TRAIN]),
+                      mpri_err_name(p->name));
+    else mpri_text_put(t, "precision    as in the file");
+    mpri_text_add(t, ", FP32 master weights; loss scale %s%s\n",
+                  mpri_print_f32(scale, tr->p->scaler->scale),
+                  tr->p->scaler->o.constant ? "" : ", dynamic");
+}
+
+/* Operators by the type of what they make, where 16 bits are among them. */
+static void put_types(Text *t, const Graph *g)
+{
+    static const DType types[] = {MPR_FLOAT16, MPR_BFLOAT16, MPR_FLOAT32};
+    int count[3] = {0}, casts = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        if (mpri_is(n, OP_Cast)) casts++;
+        for (int i = 0; i < 3 && !mpri_is(n, OP_Cast); i++)
+            count[i] += n->n_out && n->out[0] && n->out[0]->dtype == types[i];
+    }
+    if (!count[0] && !count[1]) return;
+    mpri_text_put(t, "computed in  ");
+    for (int i = 0; i < 3; i++)
+        if (count[i]) mpri_text_add(t, "%s: %d operators, ", mpri_dtype_long(types[i]), count[i]);
+    mpri_text_add(t, "%d casts\n", casts);
 }
 
 static mpr_status put_memory(Text *t, mpr_trainer *tr, Err *err)
@@ -91,9 +117,8 @@ mpr_status mpri_trainer_summary(mpr_trainer *tr, char **text, Err *err)
     put_operators(&t, s->graph[MODE_TRAIN]);
     put_dropout(&t, s->graph[MODE_TRAIN]);
     mpri_text_add(&t, "loss         %s\n", s->loss);
-    mpri_text_add(&t, "precision    %s, FP32 master weights; loss scale %s%s\n", precision_text(s),
-                  mpri_print_f32(a, tr->p->scaler->scale),
-                  tr->p->scaler->o.constant ? "" : ", dynamic");
+    put_precision(&t, tr);
+    put_types(&t, s->graph[MODE_TRAIN]);
     mpri_text_add(&t, "optimizer    %s, learning rate %s, weight decay %s, schedule %s\n",
                   mpri_optimizer_name(tr->opt), mpri_print_f64(a, tr->p->base_rate),
                   mpri_print_f64(b, mpri_option_float(tr->o, OPT_WEIGHT_DECAY)),

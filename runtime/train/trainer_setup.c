@@ -61,7 +61,7 @@ static mpr_status open_session(mpr_trainer *t, Err *err)
         .size = sizeof(so),
         .autocast = precision(t, OPT_FP16, OPT_BF16),
         .eval_autocast = precision(t, OPT_FP16_EVAL, OPT_BF16_EVAL),
-        .autocast_profile = OPTION(PROFILE),
+        .autocast_profile = t->o->v[OPT_PROFILE].level != OPTION_DEFAULT ? OPTION(PROFILE) : NULL,
         .keep_fp32 = mpri_option_list(t->o, OPT_KEEP_FP32),
         .loss = OPTION(LOSS),
         .logits = OPTION(LOGITS),

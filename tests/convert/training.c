@@ -178,12 +178,75 @@ static void bf16(void **state)
         compare(&cases[i], i % 2 ? "torch-cpu" : "torch-cuda", MPR_BFLOAT16);
 }
 
+/* The four ways to one painted graph: rewritten, painted by the session, read from a sidecar file,
+ * carried by the model. The trained file is the plain one with other weights. */
+static void four_ways(const Case *c, mpr_dtype type)
+{
+    char folder[64], sidecar[96], annotated[96], rewritten[96];
+    make_folder(folder);
+    snprintf(sidecar, sizeof sidecar, "%s/d.json", folder);
+    snprintf(annotated, sizeof annotated, "%s/annotated.onnx", folder);
+    snprintf(rewritten, sizeof rewritten, "%s/rewritten.onnx", folder);
+    bool f16 = type == MPR_FLOAT16;
+    mpr_context *ctx;
+    mpr_model *model;
+    mpr_convert_options o = {.size = sizeof o, .to = type, .mode = "train", .annotations = sidecar};
+    assert_int_equal(mpr_context_create(NULL, &ctx), MPR_OK);
+    assert_call(mpr_model_load(ctx, test_data(c->model), NULL, &model), ctx);
+    assert_call(mpr_convert(model, rewritten, &o, NULL), model);
+    o.annotate = true;
+    o.annotations = NULL;
+    assert_call(mpr_convert(model, annotated, &o, NULL), model);
+    mpr_model_destroy(model);
+    mpr_context_destroy(ctx);
+    const char *low = f16 ? "fp16" : "bf16", *scale = f16 ? "loss-scale" : NULL;
+    const char *high = "16777216";
+    const struct { const char *model, *flags[8]; } ways[] = {
+        {rewritten, {scale, "dynamic", "init-scale", high, NULL}},
+        {test_data(c->model), {low, "true", "autocast-profile", "paint", f16 ? "init-scale" : NULL, high}},
+        {test_data(c->model), {low, "true", "autocast-profile", sidecar, f16 ? "init-scale" : NULL, high}},
+        {annotated, {low, "true", f16 ? "init-scale" : NULL, high}},
+        {annotated, {scale, "dynamic", "init-scale", high, NULL}},
+    };
+    Run first, other;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        Run *run = i ? &other : &first;
+        snprintf(run->out, sizeof run->out, "%s/%zu", folder, i);
+        train(c, ways[i].model, ways[i].flags, run);
+        assert_int_equal(run->n, STEPS);
+        if (!i) continue;
+        for (int k = 0; k < STEPS; k++)
+            if (memcmp(&first.loss[k], &other.loss[k], sizeof(double)) ||
+                memcmp(&first.norm[k], &other.norm[k], sizeof(double)))
+                fail_msg("%s, way %zu, step %d: loss %.9g and %.9g", c->model, i, k, first.loss[k],
+                         other.loss[k]);
+        ImportedModel *a = trained(&first), *b = trained(&other);
+        for (int k = 0; k < b->source->n_tensors; k++) { /* the plain file has no copies */
+            const SourceTensor *t = &b->source->tensors[k], *u = tensor(a->source, t->name);
+            size_t n = mpri_dtype_size((DType)t->data_type);
+            for (int d = 0; d < t->rank; d++) n *= (size_t)t->dims[d];
+            if (memcmp(t->data, u->data, n)) fail_msg("%s: weights '%s'", c->model, t->name);
+        }
+        assert_false(file_holds(in_folder(other.out, "model.onnx"), "__mpr_"));
+        mpri_import_destroy(a, mpri_alloc_default());
+        mpri_import_destroy(b, mpri_alloc_default());
+    }
+    remove_folder(folder);
+}
+
+static void painted(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) four_ways(&cases[i], i % 3 == 2 ? MPR_BFLOAT16 : MPR_FLOAT16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f16_torch_cuda),
         cmocka_unit_test(f16_torch_cpu),
         cmocka_unit_test(bf16),
+        cmocka_unit_test(painted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

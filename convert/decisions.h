@@ -1,0 +1,28 @@
+/* Decisions that were made once, kept beside a model or inside it, and made again from there.
+ *
+ * A sidecar file (--annotations) has the SHA-256 of the model and the array of nodes of the report.
+ * An annotated model (--annotate) carries the same in its metadata, without the hash, for training
+ * changes the weights and not the decisions. Both take the place of the painting. */
+#ifndef MPRI_CONVERT_DECISIONS_H
+#define MPRI_CONVERT_DECISIONS_H
+
+#include "convert/paint.h"
+
+#define MPRI_DECISIONS_KEY "mpr.decisions"
+
+/* Takes the decisions out of the model's metadata: NULL when there are none. */
+const char *mpri_decisions_take(Mix *m);
+/* Writes the colours of the units into the model's metadata. */
+void mpri_decisions_put(Mix *m);
+/* Units get the colours and reasons of `text`. The policy may keep more of them in float32.
+ * MPR_E_USAGE names what does not fit the model or the target type. */
+mpr_status mpri_decisions_read(Paint *p, const char *text, Err *err);
+/* Is it the sidecar of the model with one of these hashes? Without a hash it is refused. */
+mpr_status mpri_decisions_check(const char *text, const char *hex, const char *plain_hex, Err *err);
+
+/* The decisions inside a model, copied to the arena: *text is NULL when there are none. */
+mpr_status mpri_decisions_find(const Source *s, Arena *arena, const char **text, Err *err);
+/* The 16-bit type that they are for, NONE when nothing is to be in 16 bits or they cannot be read. */
+DType mpri_decisions_type(const char *text);
+
+#endif

@@ -241,6 +241,24 @@ MPR_API MPR_MUST_USE mpr_status mpr_session_backward(mpr_session *s, mpr_scaler 
 MPR_API MPR_MUST_USE mpr_status mpr_session_set_loss_divisor(mpr_session *s, float divisor);
 MPR_API MPR_MUST_USE mpr_status mpr_session_zero_grad(mpr_session *s);
 
+/* Which tensor of the last batch became non-finite first, and at which node. */
+typedef struct mpr_nonfinite {
+    size_t size;
+    bool found;            /* false: all is finite, and the rest is empty */
+    const char *text;      /* all of it in one sentence, with the ranges of what the node reads */
+    const char *advice;
+    const char *tensor;
+    const char *node, *op; /* as the file names them; "" when it is an input, a constant or a parameter */
+    bool backward;         /* in the gradient of that node */
+    bool is_nan;           /* the first bad element; else an infinity */
+    int64_t elements, nans, infs, first;
+    double low, high;      /* of the finite elements */
+} mpr_nonfinite;
+/* After a skipped step or a loss that is not finite: runs the bound batch again, kernel by kernel, with the
+ * same weights and random numbers, and looks at every value. Backward is included once one has run. Gradients
+ * and running statistics stay as they are; no backward may follow. Texts are good until the next call. */
+MPR_API MPR_MUST_USE mpr_status mpr_session_find_nonfinite(mpr_session *s, mpr_nonfinite *out);
+
 typedef struct mpr_tensor {
     const void *data; /* contiguous, row-major */
     mpr_dtype dtype;
@@ -348,8 +366,12 @@ MPR_API void mpr_scaler_destroy(mpr_scaler *scaler); /* before its session */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_unscale(mpr_scaler *scaler, mpr_optimizer *opt);
 /* outcome may be NULL: then nothing is read back from the device. */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome);
-/* MPR_E_NONFINITE (diverged) when max_consecutive_skips is reached, after its effect. */
+/* MPR_E_NONFINITE (diverged) when max_consecutive_skips is reached, after its effect: the text names step, last
+ * scales, and the first bad tensor and node of the batch that is bound. */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_update(mpr_scaler *scaler);
+/* Outcome of the last step of opt by this scaler, also after update: for a step that was called with NULL.
+ * MPR_E_ORDER when there was none. */
+MPR_API MPR_MUST_USE mpr_status mpr_scaler_outcome(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome);
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_update_to(mpr_scaler *scaler, float scale); /* update(new_scale) */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_abandon(mpr_scaler *scaler);
 MPR_API float mpr_scaler_scale(const mpr_scaler *scaler);

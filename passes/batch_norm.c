@@ -4,8 +4,8 @@
  * in training mode, and with bn_train all.
  *
  * Two passes: the slots are made once, the update is attached when shapes are numbers, because the
- * unbiased variance needs the number of elements. A plan that looks for the first non-finite value
- * runs the forward pass once more and must not update: it binds with BN_OF_FILE. */
+ * unbiased variance needs the number of elements. Who runs a forward pass a second time, to look for
+ * the first non-finite value, passes over the nodes that write slots. */
 #include <string.h>
 #include "passes/rewrite.h"
 

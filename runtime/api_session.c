@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "runtime/train/optimizer.h"
+#include "runtime/train/forensics.h"
 #include "runtime/train/scaler.h"
 #include "runtime/train/session.h"
 
@@ -78,6 +79,47 @@ mpr_status mpr_session_zero_grad(mpr_session *s)
     ApiCall c;
     if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
     return mpri_api_leave(&c, mpri_session_zero_grad(s, c.err));
+}
+
+static mpr_status find_nonfinite(mpr_session *s, mpr_nonfinite *out, Err *err)
+{
+    size_t size = out->size && out->size < sizeof(*out) ? out->size : sizeof(*out);
+    if (!s->forward_count) {
+        mpri_err_set(err, MPR_E_ORDER, "there is no batch to look at: no forward pass has run");
+        return mpri_err_advice(err, "call mpr_session_forward first");
+    }
+    if (!s->nonfinite) s->nonfinite = ARENA_NEW(&s->arena, NonFinite);
+    if (!s->nonfinite) return mpri_err_nomem(err, sizeof(NonFinite));
+    NonFinite *f = s->nonfinite;
+    mpr_nonfinite r = {.size = size, .text = "", .advice = "", .tensor = "", .node = "", .op = ""};
+    if (mpri_forensics_find(s, s->forward_count - 1, s->backward_done, f)) {
+        r = (mpr_nonfinite){.size = size,
+                            .found = true,
+                            .text = f->text,
+                            .advice = f->advice,
+                            .tensor = f->tensor,
+                            .node = f->node,
+                            .op = f->op,
+                            .backward = f->kind == BAD_BACKWARD,
+                            .is_nan = f->is_nan,
+                            .elements = f->range.n,
+                            .nans = f->range.nan,
+                            .infs = f->range.inf + f->range.minus_inf,
+                            .first = f->range.first,
+                            .low = f->range.low,
+                            .high = f->range.high};
+    }
+    memcpy(out, &r, size);
+    return MPR_OK;
+}
+
+mpr_status mpr_session_find_nonfinite(mpr_session *s, mpr_nonfinite *out)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
+    mpr_status status = mpri_api_pointer(out, "out", c.err);
+    if (status == MPR_OK) status = find_nonfinite(s, out, c.err);
+    return mpri_api_leave(&c, status);
 }
 
 mpr_status mpr_session_output(mpr_session *s, const char *name, mpr_tensor *out)
@@ -297,6 +339,16 @@ mpr_status mpr_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outc
     if (!mpri_api_enter(&c, scaler, HANDLE_SCALER)) return c.status;
     mpr_status status = check_optimizer(scaler, opt, c.err);
     if (status == MPR_OK) status = mpri_scaler_step(scaler, opt, outcome, c.err);
+    return mpri_api_leave(&c, status);
+}
+
+mpr_status mpr_scaler_outcome(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome)
+{
+    ApiCall c;
+    if (!mpri_api_enter(&c, scaler, HANDLE_SCALER)) return c.status;
+    mpr_status status = check_optimizer(scaler, opt, c.err);
+    if (status == MPR_OK) status = mpri_api_pointer(outcome, "outcome", c.err);
+    if (status == MPR_OK) status = mpri_scaler_outcome(scaler, opt, outcome, c.err);
     return mpri_api_leave(&c, status);
 }
 

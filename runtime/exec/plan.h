@@ -86,7 +86,7 @@ typedef struct Plan {
 
 typedef struct PlanOptions {
     const char *kernels;       /* NULL: all; "ref": reference kernels only */
-    bool keep_all;             /* every value keeps its own buffer (mpr-run --keep, forensics) */
+    bool keep_all;             /* every value keeps its own buffer (mpr-run --keep) */
 } PlanOptions;
 
 /* Takes over `arena` (moved into the plan; it must own g). Slots of g are added to the store first.
@@ -99,6 +99,13 @@ mpr_status mpri_plan_bind_memory(Plan *p, void *memory, Err *err);
 /* Runs the steps of one segment (or -1: all). MPR_E_INDEX names node, tensor, position, value,
  * limit. */
 mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err *err);
+/* The same kernels with a look at every step: watch is called before it (done false; PLAN_SKIP passes
+ * it over) and after it, while its inputs, unless written in place, and outputs are there. PLAN_STOP
+ * ends the run with MPR_OK. */
+typedef enum PlanWord { PLAN_GO, PLAN_SKIP, PLAN_STOP } PlanWord;
+typedef PlanWord (*PlanWatch)(void *user, int step, bool done);
+mpr_status mpri_plan_run_watched(Plan *p, int segment, uint64_t seed, uint64_t step,
+                                 PlanWatch watch, void *user, Err *err);
 /* Data of a value of the bound graph (inputs to fill, outputs to read); NULL when it has no
  * buffer. */
 void *mpri_plan_value_data(const Plan *p, const Value *v);

@@ -19,20 +19,38 @@ mpr_status mpri_fault_error(mpr_status status, const Node *n, const KernelCall *
     return mpri_err_advice(err, "look for ids or labels that the model has no row or class for");
 }
 
+static mpr_status launch(Plan *p, int i, uint64_t seed, uint64_t step, Err *err)
+{
+    Device *d = p->device;
+    PlanStep *s = &p->steps[i];
+    KernelFault fault = {.input = -1};
+    s->call.seed = seed;
+    s->call.step = step;
+    s->call.threads = d->threads;
+    s->call.fault = &fault;
+    mpr_status st = d->launch ? d->launch(d, s->row, &s->call) : s->row->fn(&s->call);
+    return st == MPR_OK ? MPR_OK : mpri_fault_error(st, s->node, &s->call, err);
+}
+
 mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err *err)
 {
     int from = segment <= 0 ? 0 : p->segment_end[segment - 1];
     int to = segment < 0 ? p->n_steps : p->segment_end[segment];
-    Device *d = p->device;
+    for (int i = from; i < to; i++) TRY(launch(p, i, seed, step, err));
+    return MPR_OK;
+}
+
+mpr_status mpri_plan_run_watched(Plan *p, int segment, uint64_t seed, uint64_t step,
+                                 PlanWatch watch, void *user, Err *err)
+{
+    int from = segment <= 0 ? 0 : p->segment_end[segment - 1];
+    int to = segment < 0 ? p->n_steps : p->segment_end[segment];
     for (int i = from; i < to; i++) {
-        PlanStep *s = &p->steps[i];
-        KernelFault fault = {.input = -1};
-        s->call.seed = seed;
-        s->call.step = step;
-        s->call.threads = d->threads;
-        s->call.fault = &fault;
-        mpr_status st = d->launch ? d->launch(d, s->row, &s->call) : s->row->fn(&s->call);
-        if (st != MPR_OK) return mpri_fault_error(st, s->node, &s->call, err);
+        PlanWord before = watch(user, i, false);
+        if (before == PLAN_STOP) return MPR_OK;
+        if (before == PLAN_SKIP) continue;
+        TRY(launch(p, i, seed, step, err));
+        if (watch(user, i, true) == PLAN_STOP) return MPR_OK;
     }
     return MPR_OK;
 }

@@ -1,11 +1,11 @@
-/* Which tensor became non-finite first. A training plan overwrites its values as it goes, so the
- * batch is run once more with a plan that keeps every value; the first bad output in execution
- * order is the culprit. */
-#include "runtime/train/session.h"
+/* The search for the first non-finite tensor; forensics.h tells how. */
+#include "runtime/train/forensics.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- ranges ---- */
 
 int64_t mpri_first_nonfinite(DType t, const void *data, int64_t n)
 {
@@ -15,10 +15,34 @@ int64_t mpri_first_nonfinite(DType t, const void *data, int64_t n)
             if (!isfinite(p[i])) return i;
         return -1;
     }
+    if (mpri_dtype_is_low(t)) {
+        const uint16_t *p = data, exponent = t == MPR_FLOAT16 ? 0x7c00 : 0x7f80;
+        for (int64_t i = 0; i < n; i++)
+            if ((p[i] & exponent) == exponent) return i;
+        return -1;
+    }
     if (!mpri_dtype_is_float(t)) return -1;
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(mpri_load_f64(t, data, i))) return i;
     return -1;
+}
+
+void mpri_tensor_range(DType t, const void *data, int64_t n, TensorRange *r)
+{
+    *r = (TensorRange){.n = n, .first = -1, .low = INFINITY, .high = -INFINITY};
+    for (int64_t i = 0; i < n; i++) {
+        double x = mpri_load_f64(t, data, i);
+        if (!isfinite(x)) {
+            if (r->first < 0) r->first = i;
+            r->nan += isnan(x);
+            r->inf += x > 0;
+            r->minus_inf += x < 0;
+            continue;
+        }
+        if (x < r->low) r->low = x;
+        if (x > r->high) r->high = x;
+        if (x != 0 && (r->least == 0 || fabs(x) < r->least)) r->least = fabs(x);
+    }
 }
 
 static const char *word(double v)
@@ -40,106 +64,443 @@ bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size)
     return false;
 }
 
+/* ---- names ---- */
+
+static const Node *file_node(const mpr_session *s, const char *name, size_t n)
+{
+    const Graph *g = s->model->m->graph;
+    for (const Node *x = g->first; x && n; x = x->next)
+        if (strlen(x->name) == n && !memcmp(x->name, name, n)) return x;
+    return NULL;
+}
+
+static bool moves(const Node *n) { return n->op->cast_cuda == CAST_MOVE || mpri_is(n, OP_Cast); }
+
+/* A node of the file that n stands for; the last one where there are several. */
+static const Node *origin_node(const mpr_session *s, const Node *n)
+{
+    const Graph *g = s->model->m->graph;
+    for (const Node *x = n->origin.n ? g->last : NULL; x; x = x->prev)
+        for (int i = 0; i < x->origin.n && (moves(n) || !moves(x)); i++)
+            for (int k = 0; k < n->origin.n; k++)
+                if (x->origin.v[i] == n->origin.v[k]) return x;
+    return NULL;
+}
+
+static void put_name(char name[256], char op[64], const char *from, size_t n, const char *type)
+{
+    snprintf(name, 256, "%.*s", (int)(n < 255 ? n : 255), from);
+    snprintf(op, 64, "%s", type);
+}
+
+void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], char op[64])
+{
+    static const char prefix[] = "grad:";
+    const char *at = n->name;
+    if (n->segment == SEG_BACKWARD && !strncmp(at, prefix, 5)) at += 5;
+    /* "NODE/Op" of a rule, "NODE/Op/Op" of a rule's rule: the longest name that the file has */
+    for (size_t len = strlen(at); len; len--) {
+        const Node *x = len == strlen(at) || at[len] == '/' ? file_node(s, at, len) : NULL;
+        if (!x) continue;
+        const Node *y = moves(x) && !moves(n) ? origin_node(s, n) : NULL;
+        if (y) x = y; /* the layout was taken into the node before it */
+        put_name(name, op, x->name, strlen(x->name), x->op->name);
+        return;
+    }
+    const Node *x = origin_node(s, n);
+    if (x && x->name[0]) put_name(name, op, x->name, strlen(x->name), x->op->name);
+    else put_name(name, op, at, strlen(at), n->op->name);
+}
+
+/* The name that people know: of a parameter its public one; a copy in another type goes by the name
+ * of what it copies. */
+static void tensor_name(const Plan *p, const Value *v, char *buf, size_t size)
+{
+    const Graph *g = p->graph;
+    const char *name = v->name, *copy = strstr(name, "__mpr_");
+    size_t n = copy ? (size_t)(copy - name) : strlen(name);
+    if (n > 6 && !memcmp(name, "param:", 6)) name += 6, n -= 6;
+    for (int i = 0; i < g->n_params; i++) {
+        const Param *x = &g->params[i];
+        if (v->param != i && (strlen(x->name) != n || memcmp(x->name, name, n))) continue;
+        name = x->public_name;
+        n = strlen(name);
+        break;
+    }
+    char text[512];
+    snprintf(text, sizeof text, "%.*s", (int)(n < 500 ? n : 500), name);
+    snprintf(buf, size, "%s", mpri_err_name(text));
+}
+
+/* ---- one look at every step ---- */
+
+enum { STATE_BAD = 1, STATE_INF = 2, STATE_MINUS_INF = 4 }; /* the last two: infinities that are meant */
+
+typedef struct Search {
+    mpr_session *s;
+    Plan *p;
+    const Value **roots;  /* by value id: the input or constant that an infinity comes from */
+    unsigned char *state; /* by value id */
+    int first[2];         /* first bad step of the forward and the backward segment, -1 */
+    int stop_at;          /* second run: the step to measure, -1 in the first */
+    NonFinite *out;
+} Search;
+
 static const void *value_data(const Plan *p, const Value *v)
 {
     return v->kind == VAL_CONST ? v->data : mpri_plan_value_data(p, v);
 }
 
-/* " (inputs: x in -3.1 .. 4.5, w in …)": the ranges of a node's float inputs. */
-static void add_ranges(const Plan *p, const Node *n, char *buf, size_t size)
+/* No kernel runs for a view: its bytes are those of its source. */
+static const Value *source_of(const Value *v)
 {
-    size_t used = strlen(buf);
-    const char *sep = "; inputs: ";
-    for (int k = 0; k < n->n_in && used + 120 < size; k++) {
+    while (v && v->kind == VAL_NODE && (v->def->op->flags & OPF_VIEW) && v->def->in[0])
+        v = v->def->in[0];
+    return v;
+}
+
+static unsigned signs_of(DType t, const void *data, int64_t n, int64_t from)
+{
+    unsigned signs = 0;
+    for (int64_t i = from; i < n; i++) {
+        double x = mpri_load_f64(t, data, i);
+        if (isnan(x)) return STATE_BAD;
+        if (isinf(x)) signs |= x > 0 ? STATE_INF : STATE_MINUS_INF;
+    }
+    return signs;
+}
+
+/* Nodes that hand an infinity on as it is. */
+static bool hands_on(const Node *n)
+{
+    const OpDef *op = n->op;
+    return (op->flags & (OPF_ELEMENTWISE | OPF_VIEW)) || op->cast_cuda == CAST_MOVE ||
+           op->id == OP_Cast || op->id == OP_Where || op->id == OP_Concat || op->id == OP_Gather ||
+           op->id == OP_ReduceMax || op->id == OP_ReduceMin || !strcmp(op->family, "layout");
+}
+
+static void look_at(Search *f, int step, const Node *n, const Value *v)
+{
+    const void *data = mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(f->p, v) : NULL;
+    int64_t count = data ? mpri_shape_elements(&v->shape) : 0;
+    int64_t at = count ? mpri_first_nonfinite(v->dtype, data, count) : -1;
+    if (at < 0) return;
+    unsigned signs = signs_of(v->dtype, data, count, at), meant = 0;
+    const Value *root = NULL;
+    for (int k = 0; k < n->n_in; k++) {
+        const Value *x = source_of(n->in[k]);
+        if (!x) continue;
+        meant |= f->state[x->id] & (STATE_INF | STATE_MINUS_INF);
+        if (f->roots[x->id]) root = f->roots[x->id];
+    }
+    f->roots[v->id] = root;
+    if (signs != STATE_BAD && hands_on(n) && !(signs & ~meant)) {
+        f->state[v->id] = (unsigned char)signs;
+        return;
+    }
+    f->state[v->id] = STATE_BAD;
+    int *first = &f->first[f->p->steps[step].segment != SEG_FORWARD];
+    if (*first < 0) *first = step;
+}
+
+static PlanWord first_run(void *user, int step, bool done)
+{
+    Search *f = user;
+    const Node *n = f->p->steps[step].node;
+    if (!done) return n->op->flags & OPF_EFFECT ? PLAN_SKIP : PLAN_GO;
+    for (int k = 0; k < n->n_out; k++)
+        if (n->out[k]) look_at(f, step, n, n->out[k]);
+    return f->first[1] >= 0 ? PLAN_STOP : PLAN_GO;
+}
+
+static void measure(const Search *f, const Value *v, TensorRange *r)
+{
+    const void *data = value_data(f->p, v);
+    mpri_tensor_range(v->dtype, data, data ? mpri_shape_elements(&v->shape) : 0, r);
+}
+
+static void measure_inputs(const Search *f, const Node *n)
+{
+    NonFinite *o = f->out;
+    for (int k = 0; k < n->n_in && o->n_in < BAD_OPERANDS; k++) {
         const Value *v = n->in[k];
-        const void *data = v && mpri_dtype_is_float(v->dtype) ? value_data(p, v) : NULL;
-        int64_t count = data ? mpri_shape_elements(&v->shape) : 0;
-        double low = INFINITY, high = -INFINITY;
-        int64_t bad = 0;
-        for (int64_t i = 0; i < count; i++) {
-            double x = mpri_load_f64(v->dtype, data, i);
-            bad += !isfinite(x);
-            if (x < low) low = x;
-            if (x > high) high = x;
-        }
-        if (count <= 0) continue;
-        used += (size_t)snprintf(buf + used, size - used, "%s'%s' %.6g to %.6g", sep,
-                                 mpri_err_name(v->name), low, high);
-        if (bad && used < size)
-            used += (size_t)snprintf(buf + used, size - used, " (%lld not finite)", (long long)bad);
-        sep = ", ";
+        if (!v || !mpri_dtype_is_float(v->dtype) || !value_data(f->p, v)) continue;
+        tensor_name(f->p, v, o->in[o->n_in].tensor, sizeof o->in[0].tensor);
+        measure(f, v, &o->in[o->n_in++].range);
     }
 }
 
-static bool bad_source(const Plan *p, char *buf, size_t size)
+static void measure_output(const Search *f, const Node *n)
 {
+    NonFinite *o = f->out;
+    for (int k = 0; k < n->n_out; k++) {
+        const Value *v = n->out[k];
+        if (!v || f->state[v->id] != STATE_BAD) continue;
+        measure(f, v, &o->range);
+        tensor_name(f->p, v, o->tensor, sizeof o->tensor);
+        o->dtype = v->dtype;
+        if (o->range.first < 0) continue;
+        o->is_nan = isnan(mpri_load_f64(v->dtype, value_data(f->p, v), o->range.first));
+        return;
+    }
+}
+
+static PlanWord second_run(void *user, int step, bool done)
+{
+    Search *f = user;
+    const Node *n = f->p->steps[step].node;
+    if (!done && step == f->stop_at) measure_inputs(f, n);
+    if (!done) return n->op->flags & OPF_EFFECT ? PLAN_SKIP : PLAN_GO;
+    if (step < f->stop_at) return PLAN_GO;
+    measure_output(f, n);
+    return PLAN_STOP;
+}
+
+static mpr_status run(Search *f, int segment, uint64_t count, PlanWatch watch, Err *err)
+{
+    mpr_session *s = f->s;
+    for (int i = 0; segment == SEG_FORWARD && i < s->n_inputs; i++) {
+        Value *v = mpri_plan_input(f->p, s->inputs[i].name);
+        void *to = v ? mpri_plan_value_data(f->p, v) : NULL;
+        if (to && s->inputs[i].bytes)
+            TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
+    }
+    return mpri_plan_run_watched(f->p, segment, s->o.seed, count, watch, f, err);
+}
+
+/* ---- what goes in: inputs, constants, parameters ---- */
+
+/* A NaN anywhere, or a parameter that is not finite, is the culprit; an infinity in an input or a
+ * constant may be a mask. */
+static bool look_at_sources(Search *f)
+{
+    const Plan *p = f->p;
     const Graph *g = p->graph;
     for (int i = 0; i < g->n_values; i++) {
         const Value *v = g->values[i];
         if (v->kind == VAL_NODE || !v->n_uses || !mpri_dtype_is_float(v->dtype)) continue;
         if (v->kind == VAL_SLOT && g->slots[v->slot].cls != SLOT_PARAM) continue;
         const void *data = value_data(p, v);
-        int64_t at = data ? mpri_first_nonfinite(v->dtype, data, mpri_shape_elements(&v->shape))
-                          : -1;
+        int64_t n = data ? mpri_shape_elements(&v->shape) : 0,
+                at = n ? mpri_first_nonfinite(v->dtype, data, n) : -1;
         if (at < 0) continue;
-        const char *what = v->kind == VAL_INPUT   ? "input"
-                           : v->kind == VAL_CONST ? "constant"
-                                                  : "parameter";
-        const char *name = v->param >= 0 && v->param < g->n_params ? g->params[v->param].name
-                                                                   : v->name;
-        snprintf(buf, size, "%s '%s' is %s at element %lld", what, mpri_err_name(name),
-                 word(mpri_load_f64(v->dtype, data, at)), (long long)at);
+        unsigned signs = signs_of(v->dtype, data, n, at);
+        f->state[v->id] = (unsigned char)signs;
+        f->roots[v->id] = v;
+        if (signs == STATE_BAD || v->kind == VAL_SLOT || v->param >= 0) return true;
+    }
+    return false;
+}
+
+static void describe_source(Search *f, const Value *v)
+{
+    NonFinite *o = f->out;
+    o->kind = v->kind == VAL_INPUT                      ? BAD_INPUT
+              : v->kind == VAL_CONST && v->param < 0 ? BAD_CONSTANT
+                                                        : BAD_PARAMETER;
+    tensor_name(f->p, v, o->tensor, sizeof o->tensor);
+    o->dtype = v->dtype;
+    measure(f, v, &o->range);
+    o->is_nan = isnan(mpri_load_f64(v->dtype, value_data(f->p, v), o->range.first));
+}
+
+/* ---- text ---- */
+
+static void put_range(char *buf, size_t size, const TensorRange *r)
+{
+    size_t used = strlen(buf);
+    int64_t bad = r->nan + r->inf + r->minus_inf;
+    char low[32], high[32];
+    if (used + 1 >= size) return;
+    if (r->low <= r->high)
+        snprintf(buf + used, size - used, "%s to %s", mpri_print_f32(low, (float)r->low),
+                 mpri_print_f32(high, (float)r->high));
+    else snprintf(buf + used, size - used, "no finite element");
+    used = strlen(buf);
+    if (bad && used + 1 < size)
+        snprintf(buf + used, size - used, " (%lld not finite)", (long long)bad);
+}
+
+static const char *bad_word(const NonFinite *o)
+{
+    if (o->is_nan) return "NaN";
+    return o->range.inf ? "inf" : "-inf";
+}
+
+static void write_text(NonFinite *o)
+{
+    static const char *const sources[] = {"input", "constant", "parameter"};
+    char *t = o->text;
+    size_t size = sizeof o->text;
+    const TensorRange *r = &o->range;
+    int64_t bad = r->nan + r->inf + r->minus_inf;
+    if (o->kind <= BAD_PARAMETER)
+        snprintf(t, size, "%s '%s' is %s at element %lld", sources[o->kind], o->tensor, bad_word(o),
+                 (long long)r->first);
+    else
+        snprintf(t, size, "%s of node '%s' (%s): tensor '%s' is %s at element %lld",
+                 o->kind == BAD_FORWARD ? "forward" : "gradient", o->node, o->op, o->tensor,
+                 bad_word(o), (long long)r->first);
+    size_t used = strlen(t);
+    snprintf(t + used, size - used, "; %lld of %lld elements not finite (%lld NaN), the others ",
+             (long long)bad, (long long)r->n, (long long)r->nan);
+    if (bad < r->n) {
+        TensorRange finite = *r;
+        finite.nan = finite.inf = finite.minus_inf = 0;
+        put_range(t, size, &finite);
+    } else {
+        t[strlen(t) - strlen(", the others ")] = 0;
+    }
+    for (int i = 0; i < o->n_in; i++) {
+        used = strlen(t);
+        snprintf(t + used, size - used, "%s'%s' ", i ? ", " : "; inputs: ", o->in[i].tensor);
+        put_range(t, size, &o->in[i].range);
+    }
+}
+
+static void write_advice(NonFinite *o)
+{
+    /* --keep-fp32 takes names that begin with a slash, and operators */
+    const char *keep = o->node[0] == '/' ? o->node : o->op;
+    char *t = o->advice;
+    size_t size = sizeof o->advice;
+    if (o->kind == BAD_INPUT) {
+        snprintf(t, size, "look at the data of '%.100s'", o->tensor);
+    } else if (o->kind <= BAD_PARAMETER) {
+        snprintf(t, size, "'%.100s' itself is damaged: start from an earlier checkpoint, and look "
+                          "at the learning rate", o->tensor);
+    } else if (o->kind == BAD_BACKWARD) {
+        snprintf(t, size, "lower the learning rate or --min-scale, or keep the node in float32 "
+                          "with --keep-fp32 '%.200s'", keep);
+    } else if (mpri_dtype_is_low(o->dtype)) {
+        snprintf(t, size, "keep the node in float32 with --keep-fp32 '%.200s', or lower the "
+                          "learning rate", keep);
+    } else {
+        snprintf(t, size, "look at what the node reads; lower the learning rate");
+    }
+}
+
+/* ---- the search ---- */
+
+/* The inputs lie in buffers that activations use later: they are fed before they are looked at. */
+static PlanWord no_run(void *user, int step, bool done)
+{
+    (void)user;
+    (void)step;
+    (void)done;
+    return PLAN_STOP;
+}
+
+static const Value *bad_operand(const Search *f, int step)
+{
+    const Node *n = f->p->steps[step].node;
+    for (int k = 0; k < n->n_in; k++) {
+        const Value *v = source_of(n->in[k]);
+        if (v && f->state[v->id] == STATE_BAD) return v;
+    }
+    return NULL;
+}
+
+/* The input from which an infinity came that this step could not digest. */
+static const Value *infinite_input(const Search *f, int step)
+{
+    const Node *n = f->p->steps[step].node;
+    for (int k = 0; k < n->n_in && !hands_on(n); k++) {
+        const Value *v = source_of(n->in[k]), *root = v ? f->roots[v->id] : NULL;
+        if (root && root->kind == VAL_INPUT) return root;
+    }
+    return NULL;
+}
+
+/* An autocast's cast goes by the tensor that it narrows and the node that reads it. */
+static void name_step(Search *f, const Node *n)
+{
+    NonFinite *o = f->out;
+    mpri_forensics_node(f->s, n, o->node, o->op);
+    if (!mpri_is(n, OP_Cast) || n->segment != SEG_FORWARD ||
+        file_node(f->s, n->name, strlen(n->name)))
+        return;
+    const Use *u = n->out[0]->uses;
+    if (u) mpri_forensics_node(f->s, u->user, o->node, o->op);
+    snprintf(o->op, sizeof o->op, "cast to %s", mpri_dtype_long(n->out[0]->dtype));
+}
+
+static bool search(Search *f, uint64_t count, bool backward, Err *err)
+{
+    NonFinite *o = f->out;
+    f->first[0] = f->first[1] = f->stop_at = -1;
+    if (run(f, SEG_FORWARD, count, first_run, err) != MPR_OK) return false;
+    const Value *loss = mpri_plan_output(f->p, "loss");
+    const void *data = loss ? mpri_plan_value_data(f->p, loss) : NULL;
+    bool bad_loss = data && mpri_first_nonfinite(loss->dtype, data, 1) >= 0;
+    int step = f->first[0];
+    if (!bad_loss && backward) {
+        if (run(f, SEG_BACKWARD, count, first_run, err) != MPR_OK) return false;
+        const Value *v = f->first[1] >= 0 ? bad_operand(f, f->first[1]) : NULL;
+        bool forward = v && v->kind == VAL_NODE && v->def->segment == SEG_FORWARD;
+        if (!forward) step = f->first[1];
+    } else if (!bad_loss) {
+        return false;
+    }
+    if (step < 0) return false;
+    const Value *input = infinite_input(f, step);
+    if (input) {
+        if (run(f, SEG_FORWARD, count, no_run, err) != MPR_OK) return false;
+        describe_source(f, input);
         return true;
     }
-    return false;
+    o->kind = f->p->steps[step].segment == SEG_FORWARD ? BAD_FORWARD : BAD_BACKWARD;
+    f->stop_at = step;
+    if (run(f, SEG_FORWARD, count, second_run, err) != MPR_OK) return false;
+    if (o->kind == BAD_BACKWARD && run(f, SEG_BACKWARD, count, second_run, err) != MPR_OK)
+        return false;
+    name_step(f, f->p->steps[step].node);
+    return o->range.first >= 0;
 }
 
-static bool bad_step(const Plan *p, int first, int last, char *buf, size_t size)
+bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, NonFinite *out)
 {
-    for (int i = first; i < last; i++) {
-        const Node *n = p->steps[i].node;
-        for (int k = 0; k < n->n_out; k++) {
-            const Value *v = n->out[k];
-            const void *data = v && mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(p, v)
-                                                                  : NULL;
-            int64_t at = data ? mpri_first_nonfinite(v->dtype, data, mpri_shape_elements(&v->shape))
-                              : -1;
-            if (at < 0) continue;
-            snprintf(buf, size, "%s of node '%s' (%s): tensor '%s' is %s at element %lld",
-                     p->steps[i].segment == SEG_FORWARD ? "forward" : "backward",
-                     mpri_err_name(n->name), n->op->name, mpri_err_name(v->name),
-                     word(mpri_load_f64(v->dtype, data, at)), (long long)at);
-            add_ranges(p, n, buf, size);
-            return true;
+    Err err;
+    SessionPlan *sp;
+    bool found = false;
+    mpri_err_clear(&err);
+    *out = (NonFinite){.range = {.first = -1}};
+    if (!s->loss || mpri_session_plan(s, MODE_TRAIN, &sp, &err) != MPR_OK) return false;
+    if (s->current != sp) s->outputs_valid = false;
+    s->forward_done = false;
+    size_t n = (size_t)sp->plan->graph->n_values + 1;
+    Search f = {.s = s, .p = sp->plan, .out = out};
+    f.state = mpri_context_alloc(s->ctx, n);
+    f.roots = mpri_context_alloc(s->ctx, n * sizeof *f.roots);
+    if (f.state && f.roots) {
+        memset(f.state, 0, n);
+        memset(f.roots, 0, n * sizeof *f.roots);
+        if (run(&f, SEG_FORWARD, forward_count, no_run, &err) == MPR_OK) {
+            found = look_at_sources(&f);
+            if (found) {
+                for (int i = 0; i < sp->plan->graph->n_values; i++)
+                    if (f.roots[i] && (f.state[i] == STATE_BAD || f.roots[i]->kind == VAL_SLOT ||
+                                       f.roots[i]->param >= 0))
+                        describe_source(&f, f.roots[i]);
+            } else {
+                found = search(&f, forward_count, backward, &err);
+            }
         }
     }
-    return false;
-}
-
-static mpr_status rerun(mpr_session *s, Plan *p, int segment, Err *err)
-{
-    for (int i = 0; segment == SEG_FORWARD && i < s->n_inputs; i++) {
-        Value *v = mpri_plan_input(p, s->inputs[i].name);
-        void *to = v ? mpri_plan_value_data(p, v) : NULL;
-        if (to && s->inputs[i].bytes)
-            TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
+    mpri_free(&s->ctx->alloc, f.state);
+    mpri_free(&s->ctx->alloc, (void *)f.roots);
+    if (found) {
+        write_text(out);
+        write_advice(out);
     }
-    return mpri_plan_run(p, segment, s->o.seed, s->forward_count - 1, err);
+    return found;
 }
 
 bool mpri_session_first_bad(mpr_session *s, bool backward, char *buf, size_t size)
 {
-    Err err;
-    Plan *p = NULL;
-    bool found = false;
-    mpri_err_clear(&err);
-    if (mpri_session_plan_forensic(s, &p, &err) != MPR_OK) return false;
-    if (rerun(s, p, SEG_FORWARD, &err) == MPR_OK) {
-        found = bad_source(p, buf, size) || bad_step(p, 0, p->segment_end[SEG_FORWARD], buf, size);
-        if (!found && backward && rerun(s, p, SEG_BACKWARD, &err) == MPR_OK)
-            found = bad_step(p, p->segment_end[SEG_FORWARD], p->segment_end[SEG_BACKWARD], buf,
-                             size);
-    }
-    mpri_plan_destroy(p);
-    return found;
+    NonFinite found;
+    if (!s->forward_count || !mpri_forensics_find(s, s->forward_count - 1, backward, &found))
+        return false;
+    snprintf(buf, size, "%s", found.text);
+    return true;
 }

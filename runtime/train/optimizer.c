@@ -285,27 +285,38 @@ static mpr_status run(mpr_optimizer *opt, UpdatePart part, Err *err)
     return mpri_plan_run(plan, -1, 0, 0, err);
 }
 
-static mpr_status measure(mpr_optimizer *opt, float scale, bool *found, Err *err)
+/* Clears the flag, multiplies by 1/scale, checks. What was found is read apart: mpri_optimizer_found. */
+static mpr_status measure(mpr_optimizer *opt, float scale, Err *err)
 {
-    double state[8];
     const double clean = 0;
     TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
     TRY(put(opt, &opt->scale, 0, &scale, sizeof(scale), err));
     TRY(run(opt, UPDATE_UNSCALE, err));
-    TRY(get_state(opt, state, err));
-    *found = state[0] != 0;
     opt->measured = true;
     return MPR_OK;
 }
 
-mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, bool *found,
-                                  Err *err)
+mpr_status mpri_optimizer_found(mpr_optimizer *opt, bool *found, Err *err)
 {
-    *checked = *found = false;
+    double state[8];
+    TRY(get_state(opt, state, err));
+    *found = state[0] != 0;
+    return MPR_OK;
+}
+
+mpr_status mpri_optimizer_flag(mpr_optimizer *opt, bool found, Err *err)
+{
+    const double flag = found;
+    return put(opt, &opt->state, 0, &flag, sizeof(flag), err);
+}
+
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, Err *err)
+{
+    *checked = false;
     TRY(check_types(opt, err));
     TRY(mpri_optimizer_check_generation(opt, err));
     if (!mpri_optimizer_any_present(opt)) return MPR_OK;
-    TRY(measure(opt, scale, found, err));
+    TRY(measure(opt, scale, err));
     *checked = true;
     for (int i = 0; i < opt->n_params; i++) {
         SessionParam *p = opt->params[i].p;
@@ -322,29 +333,28 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
     TRY(mpri_scaler_check_clip(opt->s, opt, err));
     if (norm) *norm = 0;
     if (!mpri_optimizer_any_present(opt)) return MPR_OK;
-    bool found, current = opt->measured;
+    bool current = opt->measured;
     for (int i = 0; i < opt->n_params; i++)
         current &= !opt->params[i].p->present || opt->params[i].p->unscaled;
     if (!current) {
-        const double clean = 0; /* no scaler has raised a flag: clipped as torch clips */
-        TRY(measure(opt, 1, &found, err));
-        if (found) TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
+        TRY(measure(opt, 1, err));
+        /* no scaler has raised a flag: clipped as torch clips */
+        if (!mpri_scaler_found(opt->s, opt)) TRY(mpri_optimizer_flag(opt, false, err));
     }
     TRY(put(opt, &opt->max_norm, 0, &max_norm, sizeof(max_norm), err));
     TRY(run(opt, UPDATE_CLIP, err));
+    opt->measured = false;
+    if (!norm) return MPR_OK;
     double state[8];
     TRY(get_state(opt, state, err));
-    if (norm) *norm = (float)state[2];
-    opt->measured = false;
+    *norm = (float)state[2];
     return MPR_OK;
 }
 
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err)
 {
-    const double clean = 0; /* whether to step was decided by the caller */
     const double hyper[5] = {opt->rate, opt->decay, opt->factors[0], opt->factors[1],
                              opt->factors[2]};
-    TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
     TRY(put(opt, &opt->hyper, 0, hyper, sizeof(hyper), err));
     return run(opt, UPDATE_STEP, err);
 }
@@ -359,8 +369,9 @@ mpr_status mpri_optimizer_step(mpr_optimizer *opt, mpr_step_outcome *outcome, Er
     }
     TRY(check_types(opt, err));
     if (mpri_optimizer_any_present(opt)) {
-        TRY(measure(opt, 1, &found, err));
-        if (!found) TRY(mpri_optimizer_apply(opt, err));
+        TRY(measure(opt, 1, err));
+        TRY(mpri_optimizer_apply(opt, err));
+        TRY(mpri_optimizer_found(opt, &found, err));
         result = found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
     }
     if (outcome) *outcome = result;

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/train/forensics.h"
+
 /* Without scaling a constant scale of 1: gradients are checked and skips counted in every
  * precision. */
 static mpr_scaler_options scaler_options(const mpr_session *s, const mpr_prepare_options *o)
@@ -18,6 +20,18 @@ static mpr_scaler_options scaler_options(const mpr_session *s, const mpr_prepare
         so.init_scale = 1;
     }
     return mpri_scaler_fill(&so);
+}
+
+/* A data set can bind any batch again; what the caller bound is kept until the window ends. */
+static mpr_status make_kept(mpr_prepared *p, Err *err)
+{
+    int n = p->o.gradient_accumulation_steps;
+    if (p->data || n == 1) return MPR_OK;
+    size_t bytes = (size_t)n * sizeof(*p->kept);
+    p->kept = mpri_context_alloc(p->s->ctx, bytes);
+    if (!p->kept) return mpri_err_nomem(err, bytes);
+    p->n_kept = n;
+    return MPR_OK;
 }
 
 mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
@@ -50,7 +64,8 @@ mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
     p->base_rate = mpri_optimizer_rate(opt);
     mpr_scaler_options so = scaler_options(s, &o);
     p->o.scaler = NULL;
-    mpr_status status = mpri_scaler_create(s, &so, &p->scaler, err);
+    mpr_status status = make_kept(p, err);
+    if (status == MPR_OK) status = mpri_scaler_create(s, &so, &p->scaler, err);
     if (status != MPR_OK) {
         mpri_prepared_destroy(p);
         return status;
@@ -64,6 +79,8 @@ void mpri_prepared_destroy(mpr_prepared *p)
     if (!p) return;
     mpr_session *s = p->s;
     mpri_scaler_destroy(p->scaler);
+    for (int i = 0; i < p->n_kept; i++) mpri_session_batch_free(s, &p->kept[i]);
+    mpri_free(&s->ctx->alloc, p->kept);
     s->children--;
     mpri_handle_end(&p->h);
     mpri_free(&s->ctx->alloc, p);
@@ -75,6 +92,7 @@ static void open_window(mpr_prepared *p)
     p->micro = 0;
     p->loss_sum = 0;
     p->loss_bad = false;
+    p->first_forward = p->s->forward_count;
     if (!p->data) return;
     int64_t left = mpri_dataset_batches(p->data) - p->batch;
     if (left < p->length) p->length = (int)left;
@@ -105,6 +123,31 @@ static bool ends_run(const mpr_prepared *p)
     return sc->o.max_consecutive_skips && sc->skips_in_row + 1 >= sc->o.max_consecutive_skips;
 }
 
+/* "micro-batch 2 of 4: " before the text of what was found. */
+static void tell(mpr_prepared *p, const NonFinite *found, int micro)
+{
+    mpr_scaler *sc = p->scaler;
+    if (p->o.gradient_accumulation_steps > 1)
+        snprintf(p->first_bad, sizeof(p->first_bad), "micro-batch %d of %d: %.1350s", micro + 1,
+                 p->length, found->text);
+    else snprintf(p->first_bad, sizeof(p->first_bad), "%s", found->text);
+    snprintf(sc->advice, sizeof(sc->advice), "%s", found->advice);
+    sc->searched = true;
+}
+
+/* The loss of the last micro-batch is not finite: at once, but only for the first of several bad
+ * steps in a row and for the last. */
+static void look_at_loss(mpr_prepared *p, float loss)
+{
+    char text[32];
+    NonFinite found;
+    p->loss_bad = true;
+    snprintf(p->first_bad, sizeof(p->first_bad), "the loss is %s", mpri_print_f32(text, loss));
+    if ((!p->scaler->skips_in_row || ends_run(p)) &&
+        mpri_forensics_find(p->s, p->s->forward_count - 1, false, &found))
+        tell(p, &found, p->micro);
+}
+
 mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
 {
     if (p->data && !p->bound) {
@@ -122,13 +165,8 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
     mpr_status status = mpri_session_backward(p->s, p->scaler, err);
     p->s->loss_divisor = 1;
     TRY(status);
-    if (!isfinite(value) && !p->loss_bad) {
-        p->loss_bad = true;
-        char text[32];
-        snprintf(p->first_bad, sizeof(p->first_bad), "the loss is %s", mpri_print_f32(text, value));
-        if (!p->scaler->skips_in_row || ends_run(p))
-            mpri_session_first_bad(p->s, false, p->first_bad, sizeof(p->first_bad));
-    }
+    if (p->kept) TRY(mpri_session_batch_keep(p->s, &p->kept[p->micro], err));
+    if (!isfinite(value) && !p->loss_bad) look_at_loss(p, value);
     p->loss_sum += (double)value;
     p->micro++;
     p->batch++;
@@ -146,15 +184,41 @@ void mpri_prepared_close_window(mpr_prepared *p)
     }
 }
 
-/* Name the culprit of a window that will be skipped; the whole search only when the run is about to
- * end. */
+/* Micro-batch i of the window once more. False: it is finite, or cannot be run again. */
+static bool search_micro(mpr_prepared *p, int i, NonFinite *found)
+{
+    mpr_session *s = p->s;
+    Err quiet;
+    mpri_err_clear(&quiet);
+    if (p->micro > 1 && p->data &&
+        mpri_dataset_bind(p->data, p->epoch, p->batch - p->micro + i, NULL, &quiet) != MPR_OK)
+        return false;
+    SessionBatch *kept = p->kept ? &p->kept[i] : NULL;
+    if (kept) mpri_session_batch_swap(s, kept);
+    bool bad = mpri_forensics_find(s, p->first_forward + (uint64_t)i, true, found);
+    if (kept) mpri_session_batch_swap(s, kept);
+    return bad;
+}
+
+/* Name the culprit of a window that was skipped. The search for the start-up scale is no news, nor
+ * are further skips in a row: there the gradient is named that is not finite. */
 static void find_bad(mpr_prepared *p)
 {
+    mpr_scaler *sc = p->scaler;
+    NonFinite found;
     if (p->loss_bad) return;
-    p->first_bad[0] = 0;
-    if (!mpri_session_first_bad_gradient(p->s, p->first_bad, sizeof(p->first_bad)))
-        strcpy(p->first_bad, "a gradient overflowed when it was unscaled");
-    if (ends_run(p)) mpri_session_first_bad(p->s, true, p->first_bad, sizeof(p->first_bad));
+    snprintf(p->first_bad, sizeof(p->first_bad), "%s", sc->first_bad);
+    bool news = !sc->skips_in_row && (p->updates || sc->o.constant);
+    if (!news && !ends_run(p)) return;
+    for (int i = 0; i < p->micro; i++)
+        if (search_micro(p, i, &found)) {
+            tell(p, &found, i);
+            return;
+        }
+    if (p->micro > 1)
+        snprintf(p->first_bad, sizeof(p->first_bad),
+                 "%.1200s; each of the %d micro-batches is finite by itself", sc->first_bad,
+                 p->micro);
 }
 
 static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)

@@ -27,7 +27,10 @@ struct mpr_prepared {
     int micro, length; /* micro-batches done; planned (0: no window is open) */
     double loss_sum;
     bool loss_bad;
-    char first_bad[640];
+    uint64_t first_forward; /* number of the window's first forward pass */
+    SessionBatch *kept;     /* per micro-batch that the caller bound, to look at it again */
+    int n_kept;
+    char first_bad[1400];
 };
 
 mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,

@@ -6,8 +6,10 @@
 #include "runtime/train/scaler.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "runtime/train/forensics.h"
 #include "runtime/train/optimizer.h"
 
 #define TORCH_MIN_SCALE 0x1p-126f
@@ -209,11 +211,28 @@ mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err)
     return MPR_OK;
 }
 
-bool mpri_scaler_found(mpr_session *s, const mpr_optimizer *opt)
+/* What the device found, and for a skip which gradient it was. */
+static mpr_status read_flag(mpr_scaler *sc, ScalerEntry *e, Err *err)
+{
+    if (!e->pending) return MPR_OK;
+    TRY(mpri_optimizer_found(e->opt, &e->found, err));
+    e->pending = false;
+    if (e->stepped) e->last = e->found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
+    if (!e->found) return MPR_OK;
+    sc->searched = false;
+    sc->advice[0] = 0;
+    if (!mpri_session_first_bad_gradient(sc->s, sc->first_bad, sizeof(sc->first_bad)))
+        strcpy(sc->first_bad, "a gradient overflowed when it was unscaled");
+    return MPR_OK;
+}
+
+bool mpri_scaler_found(mpr_session *s, mpr_optimizer *opt)
 {
     for (mpr_scaler *sc = s->scalers; sc; sc = sc->next) {
-        const ScalerEntry *e = find_entry(sc, opt);
-        if (e && e->checked && e->found) return true;
+        ScalerEntry *e = find_entry(sc, opt);
+        Err err;
+        mpri_err_clear(&err);
+        if (e && e->checked && read_flag(sc, e, &err) == MPR_OK && e->found) return true;
     }
     return false;
 }
@@ -233,12 +252,9 @@ static mpr_status unscale(mpr_scaler *sc, ScalerEntry *e, Err *err)
 {
     float scale = sc->extra > 0 ? (float)((double)sc->scale / sc->extra) : sc->scale;
     sc->extra = 0;
-    bool checked = false, found = false;
-    TRY(mpri_optimizer_unscale(e->opt, scale, &checked, &found, err));
-    if (checked) {
-        e->checked = true;
-        e->found = found;
-    }
+    bool checked = false;
+    TRY(mpri_optimizer_unscale(e->opt, scale, &checked, err));
+    if (checked) e->checked = e->pending = true;
     return MPR_OK;
 }
 
@@ -266,20 +282,24 @@ mpr_status mpri_scaler_poison(mpr_scaler *sc, mpr_optimizer *opt, Err *err)
     if (e->stage == OPT_READY)
         return order(err, "a window is marked as not finite before unscale", "unscale first");
     e->checked = e->found = true;
+    e->pending = false;
+    return mpri_optimizer_flag(opt, true, err);
+}
+
+static mpr_status step_disabled(mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err)
+{
+    bool present = mpri_optimizer_any_present(opt);
+    if (present) {
+        TRY(mpri_optimizer_flag(opt, false, err));
+        TRY(mpri_optimizer_apply(opt, err));
+    }
+    if (outcome) *outcome = present ? MPR_STEP_UPDATED : MPR_STEP_NOTHING;
     return MPR_OK;
 }
 
 mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err)
 {
-    mpr_step_outcome result = MPR_STEP_NOTHING;
-    if (sc->o.disabled) {
-        if (mpri_optimizer_any_present(opt)) {
-            TRY(mpri_optimizer_apply(opt, err));
-            result = MPR_STEP_UPDATED;
-        }
-        if (outcome) *outcome = result;
-        return MPR_OK;
-    }
+    if (sc->o.disabled) return step_disabled(opt, outcome, err);
     ScalerEntry *e;
     TRY(need_start(sc, "step", err));
     TRY(need_entry(sc, opt, &e, err));
@@ -288,10 +308,22 @@ mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome
                      "call mpr_scaler_update between two steps");
     if (e->stage == OPT_READY) TRY(unscale(sc, e, err));
     else TRY(mpri_optimizer_check_generation(opt, err));
-    if (e->checked && !e->found) TRY(mpri_optimizer_apply(opt, err));
+    if (e->checked) TRY(mpri_optimizer_apply(opt, err));
     e->stage = OPT_STEPPED;
-    if (e->checked) result = e->found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
-    if (outcome) *outcome = result;
+    e->stepped = true;
+    e->last = !e->checked ? MPR_STEP_NOTHING : e->found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
+    return outcome ? mpri_scaler_outcome(sc, opt, outcome, err) : MPR_OK;
+}
+
+mpr_status mpri_scaler_outcome(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome *outcome,
+                               Err *err)
+{
+    ScalerEntry *e = find_entry(sc, opt);
+    if (!e || !e->stepped)
+        return order(err, "there is no outcome: this optimizer was not stepped by this scaler",
+                     "call mpr_scaler_step first");
+    TRY(read_flag(sc, e, err));
+    *outcome = e->last;
     return MPR_OK;
 }
 
@@ -299,8 +331,11 @@ mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome
 
 static void next_window(mpr_scaler *sc)
 {
-    for (int i = 0; i < sc->n_entries; i++)
-        sc->entries[i] = (ScalerEntry){.opt = sc->entries[i].opt};
+    for (int i = 0; i < sc->n_entries; i++) {
+        ScalerEntry *e = &sc->entries[i];
+        e->stage = OPT_READY;
+        e->checked = e->found = false; /* the outcome may still be asked for */
+    }
     sc->generation++;
     sc->s->generation++;
 }
@@ -323,6 +358,8 @@ static void back_off(mpr_scaler *sc)
 
 static void grow(mpr_scaler *sc)
 {
+    sc->first_bad[0] = sc->advice[0] = 0;
+    sc->searched = false;
     sc->skips_in_row = 0;
     sc->updates++;
     if (++sc->tracker < sc->o.growth_interval) return;
@@ -333,6 +370,19 @@ static void grow(mpr_scaler *sc)
     sc->hysteresis_left = sc->o.hysteresis;
 }
 
+/* The manual loop has not looked for the culprit yet; the last batch is still bound. */
+static void search(mpr_scaler *sc)
+{
+    NonFinite found;
+    mpr_session *s = sc->s;
+    if (sc->searched || !s->forward_count ||
+        !mpri_forensics_find(s, s->forward_count - 1, true, &found))
+        return;
+    sc->searched = true;
+    snprintf(sc->first_bad, sizeof(sc->first_bad), "%s", found.text);
+    snprintf(sc->advice, sizeof(sc->advice), "%s", found.advice);
+}
+
 static mpr_status diverged(mpr_scaler *sc, Err *err)
 {
     char scales[SCALER_HISTORY * 34] = "", number[32];
@@ -340,15 +390,18 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
         strcat(scales, i ? ", " : "");
         strcat(scales, mpri_print_f32(number, sc->history[i]));
     }
+    search(sc);
     mpri_err_set(err, MPR_E_NONFINITE,
-                 "training diverged: %d steps in a row were skipped for gradients that are not "
-                 "finite (allowed %d); %s%s%s %s%s%s",
-                 sc->skips_in_row, sc->o.max_consecutive_skips,
-                 sc->n_history ? "last loss scales " : "", scales,
-                 sc->n_history ? ", now" : "the loss scale is", mpri_print_f32(number, sc->scale), sc->first_bad[0] ? "; first bad tensor: " : "",
-                 sc->first_bad);
-    return mpri_err_advice(err, "lower the learning rate, look at the data, or keep the named "
-                                "operator in fp32; weights are those of the last good step");
+                 "training diverged at step %lld: %d steps in a row were skipped for gradients that "
+                 "are not finite (allowed %d); %s%s%s %s%s%s",
+                 (long long)(sc->updates + sc->skips + sc->empty), sc->skips_in_row,
+                 sc->o.max_consecutive_skips, sc->n_history ? "last loss scales " : "", scales,
+                 sc->n_history ? ", now" : "the loss scale is", mpri_print_f32(number, sc->scale),
+                 sc->first_bad[0] ? "; first bad tensor: " : "", sc->first_bad);
+    return mpri_err_advice(err, "%s; the weights are those of the last good step",
+                           sc->advice[0] ? sc->advice
+                                         : "lower the learning rate, look at the data, or keep the "
+                                           "named operator in fp32");
 }
 
 mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
@@ -357,6 +410,7 @@ mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
     TRY(need_start(sc, "update", err));
     bool checked = false, found = false, idle = true;
     for (int i = 0; i < sc->n_entries; i++) {
+        TRY(read_flag(sc, &sc->entries[i], err));
         checked |= sc->entries[i].checked;
         found |= sc->entries[i].checked && sc->entries[i].found;
         idle &= sc->entries[i].stage == OPT_READY;

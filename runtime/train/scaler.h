@@ -13,7 +13,11 @@ typedef enum OptStage { OPT_READY, OPT_UNSCALED, OPT_STEPPED } OptStage;
 typedef struct ScalerEntry {
     mpr_optimizer *opt;
     OptStage stage;
-    bool checked, found; /* a check was recorded; it found a non-finite gradient */
+    bool checked;  /* a check was recorded */
+    bool pending;  /* its flag is not read yet */
+    bool found;    /* it found a non-finite gradient */
+    bool stepped;  /* `last` holds the outcome of the last step, once nothing is pending */
+    mpr_step_outcome last;
 } ScalerEntry;
 
 #define SCALER_HISTORY 8
@@ -30,7 +34,9 @@ struct mpr_scaler {
     int n_entries, cap_entries;
     float history[SCALER_HISTORY]; /* scales before the last falls, newest last */
     int n_history;
-    char first_bad[640]; /* set by who found it; part of the diverged message */
+    char first_bad[1400];  /* what the last skip was for; part of the diverged message */
+    char advice[400];      /* what to do about it, "" */
+    bool searched;         /* first_bad comes from a search, not from a look at the gradients */
     double extra;        /* factor on the next unscale: a window that ended early; 0 = 1 */
     mpr_scaler *next;    /* of the same session */
 };
@@ -50,11 +56,14 @@ mpr_status mpri_scaler_check_add(mpr_session *s, const SessionParam *p, Err *err
 /* May the gradients of opt be clipped? MPR_E_ORDER while they are scaled. */
 mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err);
 /* Was a non-finite gradient found for opt in this window? */
-bool mpri_scaler_found(mpr_session *s, const mpr_optimizer *opt);
+bool mpri_scaler_found(mpr_session *s, mpr_optimizer *opt);
 
 mpr_status mpri_scaler_unscale(mpr_scaler *scaler, mpr_optimizer *opt, Err *err);
 mpr_status mpri_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome,
                             Err *err);
+/* Outcome of the last step of opt, also after update: for callers that did not wait in step. */
+mpr_status mpri_scaler_outcome(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome,
+                               Err *err);
 mpr_status mpri_scaler_update(mpr_scaler *scaler, Err *err);
 mpr_status mpri_scaler_update_to(mpr_scaler *scaler, float scale, Err *err);
 mpr_status mpri_scaler_abandon(mpr_scaler *scaler, Err *err);

@@ -97,12 +97,14 @@ struct mpr_session {
     size_t memory_bytes;
     SessionPlan *current; /* plan of the last forward or evaluate, NULL when inputs changed shape */
     bool forward_done;    /* a backward may follow */
+    bool backward_done;   /* since the last forward */
     bool outputs_valid;
     float last_loss;
     float loss_divisor;
     uint64_t forward_count; /* number of training forwards: counter of the random operators */
     int64_t generation;     /* window generation, advanced by the scaler */
     mpr_scaler *scalers;    /* list: their order rules hold for all gradients */
+    struct NonFinite *nonfinite; /* what mpr_session_find_nonfinite found last */
     void *fetch;            /* conversion buffer of mpr_session_output */
     size_t fetch_bytes;
     int optimizers; /* made so far: numbers their slots */
@@ -158,8 +160,6 @@ mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err);
 /* ---- plans (session_plan.c) ---- */
 /* The plan for the shapes bound so far, made when there is none yet. */
 mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out, Err *err);
-/* A plan that keeps every value, for finding the first non-finite one. The caller destroys it. */
-mpr_status mpri_session_plan_forensic(mpr_session *s, Plan **out, Err *err);
 void mpri_session_plans_free(mpr_session *s);
 mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err);
 mpr_status mpri_session_plan_print(mpr_session *s, char **text, Err *err);
@@ -179,6 +179,16 @@ SessionInput *mpri_session_find_input(mpr_session *s,
                                       const char *name); /* NULL when there is none */
 /* Name under which labels are bound: of the options, else "labels". */
 const char *mpri_session_labels(const mpr_session *s);
+
+/* What is bound now, to be bound again later: a window of several micro-batches keeps each of its
+ * own. The buffers grow only when a batch is larger than all before. */
+typedef struct SessionBatch {
+    SessionInput *inputs; /* parallel to the session's; NULL: nothing was kept */
+} SessionBatch;
+mpr_status mpri_session_batch_keep(mpr_session *s, SessionBatch *b, Err *err);
+/* Exchanges what is bound with what was kept. */
+void mpri_session_batch_swap(mpr_session *s, SessionBatch *b);
+void mpri_session_batch_free(mpr_session *s, SessionBatch *b);
 
 /* ---- forensics (forensics.c) ---- */
 /* First non-finite tensor of the last forward (and backward): text into buf. False when all are

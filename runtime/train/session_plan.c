@@ -149,8 +149,8 @@ static void take_shapes(mpr_session *s, Graph *g)
 }
 
 /* A graph with the bound dims, after all bind passes, in `arena`. */
-static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bool no_fuse,
-                              Graph **out, Err *err)
+static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, Graph **out,
+                              Err *err)
 {
     Graph *g;
     TRY(prepared_graph(s, mode, arena, &g, err));
@@ -161,8 +161,6 @@ static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bo
     take_shapes(s, g);
     PassOptions o = s->pass[mode];
     o.grads = mode == MODE_TRAIN && s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
-    o.no_fuse = no_fuse;
-    if (no_fuse) o.batch_norm = BN_OF_FILE; /* a second look at a forward pass updates nothing */
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {
@@ -179,17 +177,17 @@ static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, bo
     return status;
 }
 
-static mpr_status make_plan(mpr_session *s, SessionMode mode, bool keep_all, Plan **out, Err *err)
+static mpr_status make_plan(mpr_session *s, SessionMode mode, Plan **out, Err *err)
 {
     Arena arena;
     mpri_arena_init(&arena, &s->ctx->alloc, 0);
     Graph *g = NULL;
-    mpr_status status = bound_graph(s, mode, &arena, keep_all, &g, err);
+    mpr_status status = bound_graph(s, mode, &arena, &g, err);
     if (status != MPR_OK) {
         mpri_arena_destroy(&arena);
         return status;
     }
-    PlanOptions o = {.kernels = s->o.kernels, .keep_all = keep_all};
+    PlanOptions o = {.kernels = s->o.kernels};
     return mpri_plan_create(s->device, &s->store, g, arena, &o, out, err);
 }
 
@@ -263,7 +261,7 @@ mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out
     SessionPlan *sp = CONTEXT_NEW(s->ctx, SessionPlan);
     if (!sp) return mpri_err_nomem(err, sizeof(*sp));
     sp->mode = mode;
-    mpr_status status = make_plan(s, mode, false, &sp->plan, err);
+    mpr_status status = make_plan(s, mode, &sp->plan, err);
     if (status == MPR_OK) status = check_memory(s, sp->plan, err);
     if (status == MPR_OK) status = index_plan(s, sp, err);
     if (status == MPR_OK) status = share_memory(s, sp->plan, err);
@@ -279,16 +277,6 @@ mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out
     s->plans = sp;
     *out = sp;
     return MPR_OK;
-}
-
-mpr_status mpri_session_plan_forensic(mpr_session *s, Plan **out, Err *err)
-{
-    TRY(make_plan(s, MODE_TRAIN, true, out, err));
-    mpr_status status = mpri_plan_bind_memory(*out, NULL, err);
-    if (status == MPR_OK) return MPR_OK;
-    mpri_plan_destroy(*out);
-    *out = NULL;
-    return status;
 }
 
 void mpri_session_plans_free(mpr_session *s)

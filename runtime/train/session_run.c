@@ -125,6 +125,45 @@ mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data,
     return MPR_OK;
 }
 
+mpr_status mpri_session_batch_keep(mpr_session *s, SessionBatch *b, Err *err)
+{
+    if (!b->inputs) {
+        size_t bytes = (size_t)(s->n_inputs + 1) * sizeof(*b->inputs);
+        b->inputs = mpri_context_alloc(s->ctx, bytes);
+        if (!b->inputs) return mpri_err_nomem(err, bytes);
+        memset(b->inputs, 0, bytes);
+    }
+    for (int i = 0; i < s->n_inputs; i++) {
+        const SessionInput *from = &s->inputs[i];
+        SessionInput *to = &b->inputs[i];
+        TRY(reserve(s, to, from->bytes, err));
+        void *data = to->data;
+        size_t capacity = to->capacity;
+        *to = *from;
+        to->data = data;
+        to->capacity = capacity;
+        if (from->bytes) memcpy(data, from->data, from->bytes);
+    }
+    return MPR_OK;
+}
+
+void mpri_session_batch_swap(mpr_session *s, SessionBatch *b)
+{
+    SessionInput *now = s->inputs;
+    if (!b->inputs) return;
+    s->inputs = b->inputs;
+    b->inputs = now;
+    s->forward_done = false;
+}
+
+void mpri_session_batch_free(mpr_session *s, SessionBatch *b)
+{
+    for (int i = 0; b->inputs && i < s->n_inputs; i++)
+        mpri_free(&s->ctx->alloc, b->inputs[i].data);
+    mpri_free(&s->ctx->alloc, b->inputs);
+    b->inputs = NULL;
+}
+
 static mpr_status feed(mpr_session *s, const SessionPlan *sp, Err *err)
 {
     for (int i = 0; i < s->n_inputs; i++) {
@@ -162,6 +201,7 @@ static mpr_status run(mpr_session *s, SessionMode mode, float *loss, Err *err)
     if (mode == MODE_TRAIN) s->forward_count++;
     if (s->loss) TRY(read_loss(s, sp, loss, err));
     s->forward_done = mode == MODE_TRAIN && s->loss;
+    s->backward_done = false;
     s->outputs_valid = true;
     return MPR_OK;
 }
@@ -221,6 +261,7 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
     TRY(prepare_buffers(s, sp, err));
     s->forward_done = false;
     TRY(mpri_plan_run(sp->plan, SEG_BACKWARD, s->o.seed, s->forward_count - 1, err));
+    s->backward_done = true;
     for (int i = 0; i < s->n_params; i++) {
         SessionParam *p = &s->params[i];
         if (!sp->writes_grad[i]) continue;

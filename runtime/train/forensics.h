@@ -1,0 +1,53 @@
+/* Which tensor became non-finite first, and why.
+ *
+ * A step costs nothing for this: it only has the flag of the gradient check and the loss itself.
+ * When one of them is bad the same step runs once more, kernel by kernel: same plan, same inputs,
+ * same random numbers, weights untouched because the step was skipped, nothing written to slots.
+ * The first bad output in the order of execution is the culprit, and a second run up to there
+ * measures what its node reads.
+ *
+ * An infinity can be meant: a mask of -inf that the softmax takes away. It counts as long as only
+ * nodes that hand values on (elementwise, layout, maxima) carry it, with the same sign. */
+#ifndef MPRI_TRAIN_FORENSICS_H
+#define MPRI_TRAIN_FORENSICS_H
+
+#include "runtime/train/session.h"
+
+typedef struct TensorRange {
+    int64_t n, nan, inf, minus_inf;
+    int64_t first;    /* first element that is not finite, -1 */
+    double low, high; /* of the finite ones; low > high when there are none */
+    double least;     /* smallest absolute value that is not 0, of the finite ones; 0: none */
+} TensorRange;
+
+void mpri_tensor_range(DType t, const void *data, int64_t n, TensorRange *r);
+
+typedef enum BadKind { BAD_INPUT, BAD_CONSTANT, BAD_PARAMETER, BAD_FORWARD, BAD_BACKWARD } BadKind;
+
+enum { BAD_OPERANDS = 4 };
+
+typedef struct NonFinite {
+    BadKind kind;
+    char node[256];   /* as the file names it; of BAD_BACKWARD the one whose gradient it is; "" */
+    char op[64];      /* operator, "" */
+    char tensor[256];
+    DType dtype;
+    TensorRange range;
+    bool is_nan;      /* the first bad element is NaN, else infinite */
+    int n_in;
+    struct {
+        char tensor[128];
+        TensorRange range;
+    } in[BAD_OPERANDS];
+    char text[1400];
+    char advice[400];
+} NonFinite;
+
+/* Runs the batch that is bound once more, with the counter of random numbers it had. False when all
+ * is finite, or it cannot run. backward: the backward pass too, from the seed of the last one. */
+bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, NonFinite *out);
+/* A name for people of the node behind a step of a plan, and its operator: what the file has where
+ * possible. For a node of the backward pass the forward node that it differentiates. */
+void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], char op[64]);
+
+#endif

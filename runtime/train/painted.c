@@ -17,6 +17,7 @@ static const char carried[] = "the decisions of the model";
 static mpr_status own_decisions(mpr_model *model, Arena *arena, DType *type, const char **text,
                                 Err *err)
 {
+    if (!model->m->source) return MPR_OK; /* a graph that no file stands behind */
     TRY(mpri_decisions_find(model->m->source, arena, text, err));
     if (!*text) return MPR_OK;
     DType theirs = mpri_decisions_type(*text);

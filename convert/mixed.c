@@ -2,11 +2,14 @@
  * came out, write beside, rename. */
 #include "convert/mixed.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/auto.h"
 #include "convert/decisions.h"
 #include "convert/report.h"
 #include "convert/rewrite.h"
@@ -41,6 +44,12 @@ typedef struct Mixed {
     bool verbatim;         /* data files go along as they are */
     DataCopy *copies;
     int n_copies, cap_copies;
+    Plain *plain, *calib;  /* runs of the model without casts of ours */
+    Verification verified;
+    const char **raised;   /* by number of the node, see PaintOptions */
+    int n_raised;
+    bool hopeless;         /* raising all of them is not enough */
+    bool trial;            /* one of several tries: nothing is told */
     ConvertResult *r;
     Err *err;
 } Mixed;
@@ -206,6 +215,15 @@ static size_t size_of(const Piece *pieces, int n)
     return size;
 }
 
+static const void *joined(Mixed *c, const Piece *pieces, int n, size_t *size)
+{
+    size_t at = 0;
+    *size = size_of(pieces, n);
+    uint8_t *bytes = mpri_pool_take(&c->pool, *size);
+    for (int i = 0; i < n; at += pieces[i++].n) memcpy(bytes + at, pieces[i].bytes, pieces[i].n);
+    return bytes;
+}
+
 static bool same_bytes(const Mixed *c, const Piece *pieces, int n)
 {
     const Source *s = c->given->source;
@@ -239,7 +257,7 @@ static mpr_status strict_warnings(Mixed *c)
                          mpri_err_name(w->where));
             return mpri_err_advice(c->err, "correct the rule, or leave out --strict");
         }
-        if (unmatched && !c->image)
+        if (unmatched && !c->image && !c->trial)
             mpri_log(c->o->log, MPR_LOG_WARNING, "precision rule '%s' matches no node of the model",
                      mpri_err_name(w->where));
     }
@@ -266,9 +284,8 @@ static mpr_status check_sidecar(Mixed *c)
     int n;
     const Source *s = c->given->source;
     Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
-    size_t size = size_of(pieces, n), at = 0;
-    uint8_t *bytes = mpri_pool_take(&c->pool, size);
-    for (int i = 0; i < n; at += pieces[i++].n) memcpy(bytes + at, pieces[i].bytes, pieces[i].n);
+    size_t size;
+    const void *bytes = joined(c, pieces, n, &size);
     mpri_sha256(s->bytes, s->size, hex);
     mpri_sha256(bytes, size, plain);
     return mpri_decisions_check(c->o->decisions, hex, plain, c->err);
@@ -291,6 +308,11 @@ static mpr_status colour(Mixed *c)
     return mpri_paint(&c->paint);
 }
 
+static bool plain_range(void *user, const char *value, double *most, double *tiny_share, bool *finite)
+{
+    return mpri_verify_range(user, value, most, tiny_share, finite);
+}
+
 static mpr_status decide(Mixed *c)
 {
     Mix *m = &c->mix;
@@ -304,6 +326,11 @@ static mpr_status decide(Mixed *c)
     m->widen = back;
     c->po = c->o->paint;
     c->po.master = train && !back;
+    c->po.raised = c->raised;
+    if (c->calib && c->o->to == MPR_FLOAT16) {
+        c->po.range = plain_range;
+        c->po.range_user = c->calib;
+    }
     c->paint = (Paint){.m = m, .o = &c->po, .err = c->err};
     TRY(colour(c));
     TRY(strict_warnings(c));
@@ -327,6 +354,172 @@ static void count(Mixed *c)
         c->r->nodes_low += low;
         c->r->nodes_fp32 += n->n_units && !low;
     }
+}
+
+/* ---- checks by numbers ---- */
+
+static const CheckData *data_of(const Mixed *c)
+{
+    const MixedCheck *k = &c->o->check;
+    return k->verify || k->search <= 0 ? k->verify : k->calib;
+}
+
+/* The model as it is without an earlier run's doing; on the way back as it is given. */
+static mpr_status run_plain(Mixed *c)
+{
+    const CheckData *data = data_of(c), *calib = c->o->check.calib;
+    const void *bytes = c->given->source->bytes;
+    size_t size = c->given->source->size;
+    int n;
+    if (c->undone && c->o->to != MPR_FLOAT32) {
+        const Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
+        bytes = joined(c, pieces, n, &size);
+    }
+    if (data)
+        TRY(mpri_verify_plain(data, bytes, size, true, &c->pool, c->o->alloc, &c->plain, c->err));
+    if (calib && calib != data)
+        TRY(mpri_verify_plain(calib, bytes, size, false, &c->pool, c->o->alloc, &c->calib, c->err));
+    if (calib == data) c->calib = c->plain;
+    return MPR_OK;
+}
+
+/* The bytes as they are going to be written, but for the place of external data. */
+static mpr_status verify(Mixed *c, const Piece *pieces, int n)
+{
+    const MixedCheck *k = &c->o->check;
+    double rtol = k->search > 0 ? k->search : k->rtol;
+    size_t size;
+    if (!c->plain) return MPR_OK;
+    const void *bytes = joined(c, pieces, n, &size);
+    if (rtol < 0) rtol = c->o->to == MPR_BFLOAT16 ? 0.08 : 0.01;
+    c->verified.rtol = rtol;
+    c->verified.atol = k->atol;
+    return mpri_verify(c->plain, &c->mix, bytes, size, k->low_sums ? c->o->to : MPR_DTYPE_NONE, true,
+                       &c->pool, &c->verified, c->err);
+}
+
+static mpr_status attempt(Mixed *c)
+{
+    Source *s = c->given->source;
+    int n;
+    c->mix = (Mix){.pool = &c->pool, .source = s, .to = c->o->to};
+    c->mix.model = mpri_tree_parse(&c->pool, TREE_MODEL, s->bytes, s->size);
+    c->decisions = mpri_decisions_take(&c->mix);
+    mpri_rewrite_undo(&c->mix, &c->undone);
+    TRY(decide(c));
+    const Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
+    return verify(c, pieces, n);
+}
+
+typedef struct Candidate {
+    int node;
+    double share;
+    const char *why;
+} Candidate;
+
+typedef struct Search {
+    Mixed *c;
+    AutoSearch s;
+    Candidate *list;
+} Search;
+
+static int worst_first(const void *a, const void *b)
+{
+    const Candidate *x = a, *y = b;
+    if (x->share != y->share) return x->share > y->share ? -1 : 1;
+    return x->node - y->node;
+}
+
+/* Nodes in 16 bits that the user did not force there, by what each loses by itself. */
+static mpr_status collect(Search *s, const Mixed *t)
+{
+    Arena *arena = s->c->pool.arena;
+    const Mix *m = &t->mix;
+    s->list = ARENA_ARRAY(arena, Candidate, m->n_nodes + 1);
+    s->c->raised = ARENA_ARRAY(arena, const char *, m->n_nodes + 1);
+    if (!s->list || !s->c->raised) return mpri_err_nomem(t->err, sizeof(Candidate));
+    for (int i = 0; i < m->n_nodes; i++) {
+        const MixNode *n = m->nodes[i];
+        bool low = false;
+        for (int k = 0; k < n->n_units; k++)
+            low = low || (mpri_dtype_is_low(n->units[k]->is) && !n->units[k]->forced);
+        if (!low) continue;
+        double share = t->verified.nodes[i].share;
+        s->list[s->s.n] = (Candidate){.node = i, .share = share};
+        s->list[s->s.n++].why = mpri_arena_printf(arena, "its own error is %.3g of its largest value",
+                                                  share < 1e300 ? share : HUGE_VAL);
+    }
+    for (int i = 0; i < s->s.n; i++)
+        if (!s->list[i].why) return mpri_err_nomem(t->err, 0);
+    qsort(s->list, (size_t)s->s.n, sizeof *s->list, worst_first);
+    return MPR_OK;
+}
+
+static void raise_first(const Search *s, int k)
+{
+    for (int i = 0; i < s->s.n; i++)
+        s->c->raised[s->list[i].node] = i < k ? s->list[i].why : NULL;
+}
+
+/* One conversion in memory of its own. */
+static mpr_status probe(void *user, int k, bool *within, Err *err)
+{
+    Search *s = user;
+    Arena arena;
+    ConvertResult r = {0};
+    mpri_arena_init(&arena, s->c->o->alloc, 0);
+    Mixed *t = mpri_arena_alloc(&arena, sizeof *t);
+    if (k) raise_first(s, k);
+    mpr_status st = MPR_E_NOMEM;
+    if (t) {
+        *t = (Mixed){.given = s->c->given, .o = s->c->o, .r = &r, .err = err, .trial = true};
+        t->pool.arena = &arena;
+        t->plain = s->c->plain;
+        t->calib = s->c->calib;
+        t->raised = s->c->raised;
+        st = setjmp(t->pool.full) ? mpri_err_nomem(err, 0) : attempt(t);
+        if (st == MPR_OK && !k) st = collect(s, t);
+        *within = st == MPR_OK && !t->verified.breach;
+    }
+    mpri_arena_destroy(&arena);
+    return t ? st : mpri_err_nomem(err, sizeof *t);
+}
+
+/* Which nodes have to be raised so that the outputs come within the tolerance asked for. */
+static mpr_status search(Mixed *c)
+{
+    Search s = {.c = c, .s = {.probe = probe, .user = &s}};
+    if (c->o->check.search <= 0) return MPR_OK;
+    TRY(mpri_auto_search(&s.s, c->err));
+    c->hopeless = !s.s.possible;
+    c->n_raised = c->hopeless ? s.s.n : s.s.raised;
+    raise_first(&s, c->n_raised);
+    mpri_log(c->o->log, MPR_LOG_NOTICE, "%d of %d nodes stay in float32 for the tolerance, found in "
+             "%d runs", c->n_raised, s.s.n, s.s.runs);
+    return MPR_OK;
+}
+
+static mpr_status tell(Mixed *c)
+{
+    Text t;
+    if (!c->plain || !c->o->check.table) return MPR_OK;
+    mpri_text_init(&t, c->o->alloc);
+    mpri_verify_print(&c->verified, &c->mix, c->o->check.per_node, &t);
+    if (t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(c->err, t.len);
+    }
+    *c->o->check.table = t.text;
+    return MPR_OK;
+}
+
+static mpr_status breach(Mixed *c)
+{
+    char lead[96] = "";
+    if (c->hopeless)
+        snprintf(lead, sizeof lead, "even with all %d nodes in float32 that may be raised, ",
+                 c->n_raised);
+    return mpri_verify_error(&c->verified, &c->mix, lead, c->err);
 }
 
 /* ---- writing ---- */
@@ -366,6 +559,7 @@ static mpr_status explain(Mixed *c, const Report *report)
 static mpr_status write_reports(Mixed *c, size_t bytes)
 {
     Report report = {.m = &c->mix, .paint = &c->paint, .rewrite = &c->rewrite, .o = c->o,
+                     .verify = c->plain ? &c->verified : NULL,
                      .model = c->given, .changed = c->r->changed,
                      .bytes_before = c->given->source->size, .bytes_after = bytes};
     TRY(explain(c, &report));
@@ -425,6 +619,8 @@ static mpr_status run(Mixed *c, const char *path)
     if (!c->o->no_passes) {
         c->decisions = mpri_decisions_take(&c->mix);
         mpri_rewrite_undo(&c->mix, &c->undone);
+        TRY(run_plain(c));
+        TRY(search(c));
         TRY(decide(c));
         count(c);
     }
@@ -434,11 +630,14 @@ static mpr_status run(Mixed *c, const char *path)
     Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
     c->r->changed = !same_bytes(c, pieces, n);
     if (c->image) return take_image(c, pieces, n);
+    TRY(verify(c, pieces, n));
+    TRY(tell(c));
     bool large = size_of(pieces, n) > ((size_t)1 << 31) - 65536;
     bool out = !strcmp(external, "always") || (large && strcmp(external, "never"));
     TRY(place_all(c, c->mix.model, false, out));
     pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
     TRY(write_reports(c, size_of(pieces, n) + c->data_size));
+    if (c->verified.breach) return breach(c);
     return c->o->dry_run ? MPR_OK : write_model(c, path, pieces, n);
 }
 
@@ -454,6 +653,8 @@ static mpr_status mixed(Mixed given, const char *path)
     *c = given;
     c->pool.arena = &arena;
     mpr_status st = setjmp(c->pool.full) ? mpri_err_nomem(c->err, 0) : run(c, path);
+    if (c->calib != c->plain) mpri_verify_end(c->calib);
+    mpri_verify_end(c->plain);
     mpri_arena_destroy(&arena);
     return st;
 }

@@ -5,6 +5,17 @@
 #include "convert/convert.h"
 #include "convert/paint.h"
 #include "convert/rewrite.h"
+#include "convert/verify.h"
+
+/* What is to be checked by numbers. */
+typedef struct MixedCheck {
+    const CheckData *verify, *calib; /* data, or NULL */
+    double rtol, atol;               /* negative: a usual one */
+    double search;                   /* relative tolerance to reach by raising nodes; 0: none */
+    bool low_sums;                   /* sums in 16 bits */
+    bool per_node;
+    char **table;                    /* what was found, for people, from the allocator; or NULL */
+} MixedCheck;
 
 typedef struct MixedOptions {
     DType to;
@@ -19,6 +30,7 @@ typedef struct MixedOptions {
     const char *decisions;     /* text of a sidecar file that takes the place of the painting */
     bool own_decisions;        /* those that the model carries do, where they are for this type */
     bool annotate;             /* decisions go into the metadata, the graph stays */
+    MixedCheck check;
     bool dry_run, no_passes, strict;
     const Alloc *alloc;
     const Log *log;

@@ -225,6 +225,19 @@ static mpr_status paint_all(Paint *p)
     return MPR_OK;
 }
 
+/* Nodes whose errors are too large: they keep their list, so that their neighbours see no change of
+ * it. */
+static void raise_nodes(Paint *p)
+{
+    for (int i = 0; p->o->raised && i < p->m->n_units; i++) {
+        MixUnit *u = p->m->units[i];
+        const char *why = p->o->raised[u->node->number];
+        if (!why || u->pinned || u->forced) continue;
+        mpri_unit_pin(u, WHY_AUTO);
+        u->detail = why;
+    }
+}
+
 mpr_status mpri_paint(Paint *p)
 {
     p->m->master = p->o->master;
@@ -240,6 +253,7 @@ mpr_status mpri_paint(Paint *p)
     mpri_paint_guards(p);
     mpri_paint_constants(p);
     if (p->err->code != MPR_OK) return p->err->code;
+    raise_nodes(p);
     TRY(paint_all(p));
     if (!p->allowed) mpri_paint_warn(p, "no-allow", "", 0, "no operator of the allow list");
     return MPR_OK;

@@ -21,6 +21,7 @@ typedef struct PaintOptions {
     /* Largest and least absolute value, share below the range; false when the value is not known. */
     bool (*range)(void *user, const char *value, double *most, double *tiny_share, bool *finite);
     void *range_user;
+    const char *const *raised; /* by number of the node: why it has to stay in float32, or NULL */
 } PaintOptions;
 
 typedef struct PaintWarning {

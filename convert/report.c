@@ -245,6 +245,59 @@ static void warnings(Text *t, const Report *r)
     mpri_text_put(t, "]");
 }
 
+/* ---- verification ---- */
+
+static void numbers(Text *t, const char *first, double a, const char *second, double b)
+{
+    char buf[32];
+    text(t, first);
+    mpri_print_f64(buf, a);
+    mpri_text_add(t, ": %s, ", buf);
+    text(t, second);
+    mpri_print_f64(buf, b);
+    mpri_text_add(t, ": %s", buf);
+}
+
+static void node_gaps(Text *t, const NodeGaps *n, const char *path)
+{
+    char buf[32];
+    mpri_text_put(t, "{\"accumulated\": {");
+    numbers(t, "max_abs", n->total.most, "max_rel", n->total.relative);
+    mpri_text_put(t, "}, ");
+    member(t, "born", n->born);
+    mpri_text_put(t, ", \"local\": {");
+    numbers(t, "max_abs", n->local.most, "max_rel", n->local.relative);
+    mpri_print_f64(buf, n->ulps);
+    mpri_text_add(t, ", \"ulp\": %s}, ", buf);
+    member(t, "path", path);
+    mpri_text_put(t, "}");
+}
+
+static void verification(Text *t, const Report *r)
+{
+    const Verification *v = r->verify;
+    char buf[32];
+    bool first = true;
+    mpri_print_f64(buf, v->atol);
+    mpri_text_add(t, "\"verify\": {\"atol\": %s, \"nodes\": [", buf);
+    for (int i = 0; v->nodes && i < r->m->n_nodes; i++) {
+        if (!v->nodes[i].seen) continue;
+        mpri_text_put(t, first ? "\n  " : ",\n  ");
+        node_gaps(t, &v->nodes[i], r->m->nodes[i]->path);
+        first = false;
+    }
+    mpri_text_put(t, "],\n  \"outputs\": [");
+    for (int i = 0; i < v->n_outputs; i++) {
+        mpri_text_put(t, i ? ", {" : "{");
+        numbers(t, "max_abs", v->outputs[i].gap.most, "max_rel", v->outputs[i].gap.relative);
+        mpri_text_put(t, ", ");
+        member(t, "name", v->outputs[i].name);
+        mpri_text_put(t, "}");
+    }
+    mpri_print_f64(buf, v->rtol);
+    mpri_text_add(t, "], \"rtol\": %s}", buf);
+}
+
 void mpri_report_json(const Report *r, Text *out)
 {
     mpri_text_put(out, "{");
@@ -256,7 +309,8 @@ void mpri_report_json(const Report *r, Text *out)
     mpri_text_put(out, ",\n");
     options(out, r);
     mpri_text_put(out, ",\n");
-    member(out, "result", r->changed ? "converted" : "unchanged");
+    bool breach = r->verify && r->verify->breach;
+    member(out, "result", breach ? "breach" : r->changed ? "converted" : "unchanged");
     mpri_text_put(out, ",\n\"schema\": 1,\n\"tool\": {");
     member(out, "name", "mpr-convert");
     mpri_text_put(out, ", ");
@@ -264,6 +318,10 @@ void mpri_report_json(const Report *r, Text *out)
     mpri_text_put(out, "},\n");
     totals(out, r);
     mpri_text_put(out, ",\n");
+    if (r->verify) {
+        verification(out, r);
+        mpri_text_put(out, ",\n");
+    }
     warnings(out, r);
     mpri_text_put(out, "}\n");
 }

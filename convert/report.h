@@ -11,6 +11,7 @@ typedef struct Report {
     const Rewrite *rewrite; /* NULL: nothing was written */
     const MixedOptions *o;
     const ImportedModel *model;
+    const Verification *verify; /* NULL: not asked for */
     bool changed;
     size_t bytes_before, bytes_after;
 } Report;

@@ -59,7 +59,8 @@ extern "C" {
     X(MPR_E_DEVICE, "MPR_E_DEVICE", 6)                    \
     X(MPR_E_ORDER, "MPR_E_ORDER", 1)                      \
     X(MPR_E_STOPPED, "MPR_E_STOPPED", 4)                  \
-    X(MPR_E_INTERNAL, "MPR_E_INTERNAL", 2)
+    X(MPR_E_INTERNAL, "MPR_E_INTERNAL", 2)                \
+    X(MPR_E_TOLERANCE, "MPR_E_TOLERANCE", 3)
 
 typedef enum mpr_status {
 #define X(name, text, exit_code) name,
@@ -588,6 +589,14 @@ typedef struct mpr_convert_options {
     char **explained;
     const char *const *echo;      /* key, value, key, value …, NULL: options as the report shows them; items of one list follow each other */
     bool annotate;             /* the decisions go into the metadata of an otherwise untouched model */
+    /* Check by numbers: the bytes to be written run next to the model in float32, every 16-bit value rounded. Above
+     * |difference| <= atol + rtol |float32|: MPR_E_TOLERANCE, nothing is written but the report. */
+    const char *verify;           /* npz with graph inputs, several batches stacked in front; NULL: no check */
+    double rtol, atol;            /* 0 = usual ones: rtol 0.01, bfloat16 0.08; atol a tenth of rtol times the largest value of the output. Negative: exactly 0 */
+    const char *accumulate;       /* NULL, "fp32", or "fp16": sums of products, convolutions and reductions in the 16-bit type */
+    double auto_rtol;             /* above 0: nodes stay in float32, worst first, until the outputs agree (on verify, else calib) */
+    bool per_node;                /* *verified has a line for each node */
+    char **verified;              /* NULL, or where a table for people goes, also on MPR_E_TOLERANCE; mpr_free_text */
 } mpr_convert_options;
 typedef struct mpr_convert_result {
     size_t size;

@@ -5,7 +5,7 @@
 #include "convert/mixed.h"
 #include "passes/profile.h"
 #include "runtime/train/bench.h"
-#include "runtime/train/calibrate.h"
+#include "runtime/train/check_data.h"
 #include "runtime/train/inspect.h"
 #include "runtime/train/run.h"
 
@@ -138,6 +138,7 @@ static const char *paints(const mpr_convert_options *o)
            : o->calib                    ? "calib"
            : o->min_island > 1           ? "min-island"
            : o->max_reduction            ? "max-reduction"
+           : o->auto_rtol > 0            ? "auto"
                                          : NULL;
 }
 
@@ -154,7 +155,12 @@ static mpr_status check_policy(const mpr_convert_options *o, const Profile *p, E
         mpri_err_set(err, MPR_E_USAGE, "the way back to float32 takes no decisions");
         return mpri_err_advice(err, "leave the profile '%s' out", mpri_err_name(p->name));
     }
+    if (mpri_profile_converts(p) && o->annotate && o->verify) {
+        mpri_err_set(err, MPR_E_USAGE, "verify: an annotated model computes as it did");
+        return mpri_err_advice(err, "verify without annotate, then annotate with the same options");
+    }
     if (mpri_profile_converts(p)) return MPR_OK;
+    if (!option && o->verify) option = "verify";
     if (!option && o->annotate) option = "annotate";
     if (!option && o->annotations) option = "annotations";
     if (!option && o->io && o->io[0]) option = "io";
@@ -164,8 +170,39 @@ static mpr_status check_policy(const mpr_convert_options *o, const Profile *p, E
     return mpri_err_advice(err, "leave the option out, or use the profile paint");
 }
 
+/* 0 stands for the usual one (negative inside), negative for 0. */
+static double tolerance(double x)
+{
+    return x == 0 ? -1 : x < 0 ? 0 : x;
+}
+
+static mpr_status check_numbers(const mpr_convert_options *o, MixedCheck *k, Err *err)
+{
+    bool low = o->accumulate && !strcmp(o->accumulate, "fp16");
+    if (o->accumulate && !low && strcmp(o->accumulate, "fp32")) {
+        mpri_err_set(err, MPR_E_USAGE, "accumulate '%s'; allowed are fp32 and fp16",
+                     mpri_err_name(o->accumulate));
+        return mpri_err_advice(err, "leave it out for fp32");
+    }
+    if (!(o->auto_rtol >= 0) || o->rtol != o->rtol || o->atol != o->atol)
+        return mpri_err_set(err, MPR_E_USAGE, "a tolerance is not a number from 0 on");
+    if (o->auto_rtol > 0 && !o->verify && !o->calib) {
+        mpri_err_set(err, MPR_E_USAGE, "auto needs data to measure the outputs on");
+        return mpri_err_advice(err, "add --verify DATA.npz or --calib DATA.npz");
+    }
+    if (o->auto_rtol > 0 && o->to == MPR_FLOAT32) {
+        mpri_err_set(err, MPR_E_USAGE, "auto has nothing to raise on the way back to float32");
+        return mpri_err_advice(err, "leave it out");
+    }
+    *k = (MixedCheck){.rtol = tolerance(o->rtol), .atol = tolerance(o->atol),
+                      .search = o->auto_rtol, .low_sums = low, .per_node = o->per_node,
+                      .table = o->verified};
+    return MPR_OK;
+}
+
 static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_convert_options *o,
-                                  const Profile *policy, Arena *arena, ConvertResult *r, Err *err)
+                                  const Profile *policy, const Device *device, Arena *arena,
+                                  ConvertResult *r, Err *err)
 {
     char *lists;
     TRY(read_lists(o->lists, arena, &lists, err));
@@ -194,14 +231,17 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
         .alloc = &model->ctx->alloc,
         .log = &model->ctx->log,
     };
-    mpr_tensors *values = NULL;
-    if (o->calib && o->to == MPR_FLOAT16) {
-        TRY(mpri_calibrate(model, o->calib, arena, &values, err));
-        mo.paint.range = mpri_calibrate_range;
-        mo.paint.range_user = values;
-    }
-    mpr_status st = mpri_mixed_file(model->m, path, &mo, r, err);
-    mpri_tensors_destroy(values);
+    CheckData verify = {0}, calib = {0};
+    TRY(check_numbers(o, &mo.check, err));
+    mpr_status st = MPR_OK;
+    if (o->calib) st = mpri_check_data_open(model, o->calib, device, "calibration", &calib, err);
+    if (st == MPR_OK && o->verify)
+        st = mpri_check_data_open(model, o->verify, device, "verification", &verify, err);
+    if (calib.user) mo.check.calib = &calib;
+    if (verify.user) mo.check.verify = &verify;
+    if (st == MPR_OK) st = mpri_mixed_file(model->m, path, &mo, r, err);
+    mpri_check_data_close(&verify);
+    mpri_check_data_close(&calib);
     return st;
 }
 
@@ -229,7 +269,7 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
         if (status == MPR_OK) status = check_convert_mode(&o, paint, err);
         if (status == MPR_OK) status = check_policy(&o, profile, err);
         if (status == MPR_OK && paint) {
-            status = convert_painted(model, path, &o, profile, &arena, &r, err);
+            status = convert_painted(model, path, &o, profile, device, &arena, &r, err);
         } else if (status == MPR_OK) {
             ConvertOptions co = {
                 .to = o.to,

@@ -42,6 +42,20 @@ static const CliRow rows[] = {
      "graph inputs, from which the guards take the ranges of activations", "conversion"},
     {"margin", 0, NULL, CLI_FLOAT, "4", NULL, "X", "room above the largest value seen",
      "conversion"},
+    {"verify", 0, NULL, CLI_STRING, NULL, NULL, "DATA.npz",
+     "graph inputs: run the result next to the model in float32 before it is written; exit 3 above "
+     "the tolerance", "check"},
+    {"rtol", 0, NULL, CLI_FLOAT, NULL, NULL, "X",
+     "relative tolerance of the outputs (0.01, bf16 0.08)", "check"},
+    {"atol", 0, NULL, CLI_FLOAT, NULL, NULL, "X", "absolute tolerance (a tenth of rtol times the largest value of the output)", "check"},
+    {"per-node", 0, NULL, CLI_FLAG, NULL, NULL, NULL,
+     "a line for each node: its error by itself, its error in the run, where Inf and NaN are born",
+     "check"},
+    {"accumulate", 0, NULL, CLI_STRING, "fp32", "fp32|fp16", NULL,
+     "fp16: products, convolutions and reductions sum in the 16-bit type", "check"},
+    {"auto", 0, NULL, CLI_FLOAT, NULL, NULL, "RTOL",
+     "keep nodes in float32, worst first, until the outputs agree within RTOL on the data of "
+     "--verify, else of --calib", "check"},
     {"external", 0, NULL, CLI_STRING, "auto", "auto|never|always", NULL,
      "where tensor data go", "conversion"},
     {"passes", 0, NULL, CLI_STRING, "all", "all|none", NULL, "none: parse and write again",
@@ -112,6 +126,7 @@ static void collect_echo(const Cli *cli, Texts *t)
     for (int i = 0; rows[i].name && t->n_echo < 250; i++) {
         bool file = !strcmp(rows[i].group, "insight") || !strcmp(rows[i].name, "output") ||
                     !strcmp(rows[i].name, "dry-run") || !strcmp(rows[i].name, "calib") ||
+                    !strcmp(rows[i].name, "verify") || !strcmp(rows[i].name, "per-node") ||
                     !strcmp(rows[i].name, "lists");
         bool told = cli_is_set(cli, rows[i].name) || !strcmp(rows[i].name, "to");
         const CliValue *v = cli_value(cli, rows[i].name);
@@ -146,7 +161,15 @@ static void report(const Cli *cli, const char *file, const mpr_convert_result *r
                cli_text(cli, "to"), fp32, r->changed ? "" : " (nothing to change)");
 }
 
-static mpr_convert_options options(const Cli *cli, const Texts *t, char **explained)
+/* As the library takes it: 0 is the usual one, negative none. */
+static double tolerance(const Cli *cli, const char *name)
+{
+    double x = cli_is_set(cli, name) ? cli_float(cli, name) : 0;
+    return cli_is_set(cli, name) && x == 0 ? -1 : x;
+}
+
+static mpr_convert_options options(const Cli *cli, const Texts *t, char **explained,
+                                   char **verified)
 {
     return (mpr_convert_options){
         .size = sizeof(mpr_convert_options),
@@ -175,20 +198,30 @@ static mpr_convert_options options(const Cli *cli, const Texts *t, char **explai
         .explained = explained,
         .echo = t->echo,
         .annotate = cli_flag(cli, "annotate"),
+        .verify = cli_text(cli, "verify"),
+        .rtol = tolerance(cli, "rtol"),
+        .atol = tolerance(cli, "atol"),
+        .accumulate = cli_text(cli, "accumulate"),
+        .auto_rtol = cli_is_set(cli, "auto") ? cli_float(cli, "auto") : 0,
+        .per_node = cli_flag(cli, "per-node"),
+        .verified = verified,
     };
 }
 
 static int convert(Cli *cli, const Texts *t)
 {
     mpr_model *model = NULL;
-    char *explained = NULL;
+    char *explained = NULL, *verified = NULL;
     int code = 0;
     const char *out = cli_text(cli, "output");
     mpr_convert_result r = {.size = sizeof r};
-    mpr_convert_options o = options(cli, t, &explained);
+    mpr_convert_options o = options(cli, t, &explained, &verified);
     if (mpr_model_load(cli->ctx, cli->args[0], NULL, &model) != MPR_OK)
         return cli_fail(cli, cli->ctx);
-    if (mpr_convert(model, out, &o, &r) != MPR_OK) {
+    mpr_status status = mpr_convert(model, out, &o, &r);
+    if (verified && !cli->quiet && !cli->json) fputs(verified, stdout);
+    fflush(stdout);
+    if (status != MPR_OK) {
         code = cli_fail(cli, model);
     } else {
         if (explained) fputs(explained, stdout);
@@ -196,8 +229,29 @@ static int convert(Cli *cli, const Texts *t)
         code = o.dry_run && r.changed ? 4 : 0;
     }
     mpr_free_text(cli->ctx, explained);
+    mpr_free_text(cli->ctx, verified);
     mpr_model_destroy(model);
     return code;
+}
+
+/* What contradicts itself among the options of the check. */
+static int check_options(Cli *cli)
+{
+    static const char *const tolerances[] = {"rtol", "atol", "auto"};
+    static const char *const need[] = {"rtol", "atol", "per-node", "accumulate"};
+    bool data = cli_text(cli, "verify") || (cli_is_set(cli, "auto") && cli_text(cli, "calib"));
+    for (int i = 0; i < 3; i++)
+        if (cli_is_set(cli, tolerances[i]) && !(cli_float(cli, tolerances[i]) >= 0))
+            return cli_usage(cli, "give a number from 0 on", "--%s is %g", tolerances[i],
+                             cli_float(cli, tolerances[i]));
+    if (cli_is_set(cli, "auto") && cli_float(cli, "auto") == 0)
+        return cli_usage(cli, "give a relative tolerance such as 0.01", "--auto is 0");
+    if (cli_is_set(cli, "auto") && cli_is_set(cli, "rtol"))
+        return cli_usage(cli, "drop --rtol", "--auto says the relative tolerance itself");
+    for (int i = 0; i < 4; i++)
+        if (cli_is_set(cli, need[i]) && !data)
+            return cli_usage(cli, "add --verify DATA.npz", "--%s has nothing to check", need[i]);
+    return 0;
 }
 
 static int run(Cli *cli)
@@ -213,7 +267,9 @@ static int run(Cli *cli)
         int code = cli_keep_input(cli, files[i], cli_text(cli, files[i]), cli->args[0]);
         if (code) return code;
     }
-    int code = collect_rules(cli, &texts) ? 0 : cli_usage(cli, "join them with |",
+    int code = check_options(cli);
+    if (code) return code;
+    code = collect_rules(cli, &texts) ? 0 : cli_usage(cli, "join them with |",
                                                           "more than 512 rules");
     collect_echo(cli, &texts);
     if (!code) code = convert(cli, &texts);
@@ -227,6 +283,7 @@ int main(int argc, char **argv)
                .usage = "IN.onnx -o OUT.onnx [options]",
                .about = "write a mixed-precision copy of an ONNX file",
                .examples = "  mpr-convert model.onnx -o model-fp16.onnx --to fp16 --mode infer\n"
+                           "  mpr-convert model.onnx -o out.onnx --verify batch.npz --rtol 0.01 --per-node\n"
                            "  mpr-convert model.onnx --dry-run --exclude 'op:Softmax|Add' --explain "
                            "/layer0/MatMul\n"};
     bool done;

@@ -168,6 +168,7 @@ static mpr_status round_of(Decider *d, const ImportedModel *m, ImportedModel **n
                        .freeze = d->model->freeze,
                        .image = d->model->image,
                        .image_size = d->model->image_size,
+                       .stale_types = d->model->image != NULL,
                        .facts = d->facts,
                        .n_facts = d->n};
     return mpri_import_file(d->model->m->path, &o, next, d->err);

@@ -198,7 +198,7 @@ static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rul
 const char mpri_autocast_inside[] = "computed in f32 with an f32 scalar, rounded once";
 
 /* torch multiplies a 16-bit tensor by a host scalar in f32 and rounds the product, never the scalar: such
- * a node computes in f32 between two casts, which the kernels absorb. */
+ * a node computes in f32 between two casts, which the kernels absorb. A comparison has nothing to round. */
 static bool inside(const Node *n, CastDecision d, DType t)
 {
     if (d.cls != CAST_WIDEST || !(n->op->flags & OPF_ELEMENTWISE) || mpri_is(n, OP_Where) || n->n_out != 1) return false;
@@ -273,7 +273,7 @@ static mpr_status visit(Autocast *a, Node *n)
     }
     n->why = round ? mpri_autocast_inside : d.why;
     TRY(mpri_infer_node(a->g, n, a->err));
-    if (round) TRY(round_output(a, n, low));
+    if (round && mpri_prepare_eligible(n->out[0])) TRY(round_output(a, n, low)); /* else a comparison */
     count(a, n);
     return MPR_OK;
 }

@@ -306,6 +306,21 @@ static void test_mask_by_rule(void **state)
     test_graph_close(&t);
 }
 
+/* A scalar that f16 cannot hold: arithmetic is done in f32 and rounded, a comparison stays bool. */
+static void test_inexact_scalar(void **state)
+{
+    (void)state;
+    TestGraph t;
+    test_graph_open(&t, MM "const c: f32[] = 0.1\nscaled = Mul(h, c)\nb = Greater(h, c)\n"
+                           "y = Where(b, scaled, h)\noutput y = y\n}\n");
+    cast(&t, "torch-cuda", NULL, MPR_FLOAT16);
+    assert_int_equal(type_of(&t, "scaled"), MPR_FLOAT16);
+    assert_int_equal(type_of(&t, "b"), MPR_BOOL);
+    assert_int_equal(node_of(&t, "b")->in[0]->dtype, MPR_FLOAT32);
+    assert_int_equal(node_of(&t, "b")->in[1]->dtype, MPR_FLOAT32);
+    test_graph_close(&t);
+}
+
 /* ---- types ---- */
 
 static void test_untouched_types(void **state)
@@ -508,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_casts_of_the_file),
         cmocka_unit_test(test_constants),
         cmocka_unit_test(test_mask_by_rule),
+        cmocka_unit_test(test_inexact_scalar),
         cmocka_unit_test(test_untouched_types),
         cmocka_unit_test(test_opaque),
         cmocka_unit_test(test_other_low_type),

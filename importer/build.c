@@ -389,7 +389,7 @@ static mpr_status add_node(Build *b, int index, Err *err)
     d.base = n->p->n_output ? n->p->output[0] : n->p->name;
     if (!origin || !d.taken) return mpri_err_nomem(err, n->p->n_attribute);
     *origin = n->origin;
-    if (n->origin >= 0) d.origin = (Origin){origin, 1};
+    if (n->origin >= 0 || n->origin == MPRI_ORIGIN_BODY) d.origin = (Origin){origin, 1};
     bool opaque = d.op->flags & OPF_OPAQUE;
     d.emit = opaque ? mpri_microsoft_find(n->domain, n->p->op_type) : NULL;
     if (!opaque) TRY(mpri_adapt_node(&d, err));

@@ -7,7 +7,7 @@
  * sequences.c). Nested bodies are expanded when the walk comes to their nodes, with a stack of
  * frames instead of recursion.
  *
- * Inlined nodes have no origin: the converter leaves calls and branches of the file as they are. */
+ * Inlined nodes have no node of the main graph as their origin; those of bodies say so (MPRI_ORIGIN_BODY). */
 #include "importer/inline_private.h"
 
 #include <stdio.h>
@@ -229,7 +229,7 @@ mpr_status mpri_inline_emit(Inliner *x, NodeProto *p, const Expansion *e)
     if (!mpri_inline_grow(a, (void **)&x->out, x->n_out, &x->cap_out, sizeof *x->out))
         return mpri_err_nomem(x->err, sizeof *x->out);
     FileNode *n = &x->out[x->n_out++];
-    *n = (FileNode){.p = p, .origin = -1, .opsets = e->opsets, .path = e->path};
+    *n = (FileNode){.p = p, .origin = e->body ? MPRI_ORIGIN_BODY : -1, .opsets = e->opsets, .path = e->path};
     return mpri_import_finish_node(x->im, n, x->err);
 }
 
@@ -266,7 +266,8 @@ static mpr_status bind_outputs(Inliner *x, Names *names, size_t n, const char *c
     return MPR_OK;
 }
 
-static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, NodeProto *p, const char *path)
+static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, NodeProto *p,
+                             const Expansion *around)
 {
     Names *names = ARENA_NEW(&x->im->scratch, Names);
     Expansion e = {.nodes = fn->p->node,
@@ -274,8 +275,9 @@ static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, NodeProto *p, c
                    .names = names,
                    .opsets = &fn->opsets,
                    .call = p,
-                   .function = fn};
-    e.path = mpri_inline_path(x, path, p, fn->p->name);
+                   .function = fn,
+                   .body = around->body};
+    e.path = mpri_inline_path(x, around->path, p, fn->p->name);
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->closed = true;
     for (size_t i = 0; i < fn->p->n_input; i++) {
@@ -339,7 +341,8 @@ static mpr_status enter_branch(Inliner *x, const GraphProto *g, NodeProto *p,
                    .names = names,
                    .opsets = around->opsets,
                    .call = around->call,
-                   .function = around->function};
+                   .function = around->function,
+                   .body = true};
     e.path = mpri_inline_path(x, around->path, p, g->name && g->name[0] ? g->name : "branch");
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->outer = around->names;
@@ -385,7 +388,7 @@ static mpr_status take_main(Inliner *x, Expansion *at, int i)
     const FunctionInfo *fn = mpri_functions_of(x->im, x->f, n->p);
     const GraphProto *g = NULL;
     bool taken = false;
-    if (fn) return enter_call(x, fn, n->p, "");
+    if (fn) return enter_call(x, fn, n->p, &e);
     if (is_standard(n->p)) TRY(mpri_inline_note_node(x, n->p));
     TRY(known_branch(x, n->p, &g));
     if (g) return enter_branch(x, g, n->p, &e);
@@ -423,7 +426,7 @@ static mpr_status take_inner(Inliner *x, Expansion e, const NodeProto *from)
     if (fn) {
         while (work.n > 0) TRY(rename_graph(x, &work, &e, work.todo[--work.n]));
         p->name = from->name;
-        return enter_call(x, fn, p, e.path);
+        return enter_call(x, fn, p, &e);
     }
     if (is_standard(p)) TRY(mpri_sequence_node(x, p, &e, &taken));
     if (taken) return MPR_OK;

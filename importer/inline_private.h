@@ -27,6 +27,7 @@ typedef struct Expansion { /* a frame of the walk */
     const NodeProto *call; /* for attribute references; NULL in branches of the main graph */
     const FunctionInfo *function;
     struct Repeat *repeat; /* the loop whose turn this is, or NULL */
+    bool body;             /* inside a body of If, Loop, Scan or SequenceMap */
 } Expansion;
 
 typedef struct Known { /* one integer or truth value that is known before the run */

@@ -34,7 +34,7 @@ typedef struct FileNode {
     const char *domain; /* "" for ai.onnx */
     const char *key;    /* interned "domain:OpType", or "OpType" in the default domain */
     const Opsets *opsets;
-    int origin;       /* index in the main graph's node list of the file; -1: inlined */
+    int origin;       /* index in the main graph's node list of the file; -1: inlined, MPRI_ORIGIN_BODY */
     Span raw;         /* raw_data of its one large tensor attribute, left out of p; len 0: none */
     const char *path; /* of an inlined node: "call/F/" or "if/then/"; "" in the main graph */
 } FileNode;

@@ -238,7 +238,8 @@ static mpr_status add_copy(Finder *f, MergedCopy copy)
 static bool splits(const Finder *f, const Read *r)
 {
     const FileNode *n = &f->im->nodes[r->node];
-    return is_identity(n) ? !is_output(f, n->p->output[0]) : role_of(f, r) != NULL && !n->path[0];
+    if (n->path[0]) return false; /* inlined: the file has no place for a tensor of its own */
+    return is_identity(n) ? !is_output(f, n->p->output[0]) : role_of(f, r) != NULL;
 }
 
 /* Every slot but the first gets a tensor of its own. */

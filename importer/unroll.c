@@ -371,7 +371,8 @@ mpr_status mpri_unroll_enter(Inliner *x, const NodeProto *from, NodeProto *p,
                            .names = names,
                            .opsets = around->opsets,
                            .call = around->call,
-                           .function = around->function};
+                           .function = around->function,
+                           .body = true};
     r->fixed.path = mpri_inline_path(x, around->path, from, bodies[kind]);
     if (!r->fixed.path) return mpri_err_nomem(x->err, 0);
     TRY(mpri_inline_constants(x, r->body, &r->fixed));

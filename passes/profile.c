@@ -85,8 +85,19 @@ static bool volume_pool(const Node *n)
     return !strcmp(n->op->family, "pool") && n->in[0]->shape.rank > 4;
 }
 
+/* A body is written once and may run many times: its nodes keep the types of the file. */
+static bool in_body(const Node *n)
+{
+    for (int i = 0; i < n->origin.n; i++)
+        if (n->origin.v[i] == MPRI_ORIGIN_BODY) return true;
+    return false;
+}
+
 static CastDecision base_decision(const Profile *p, const Node *n)
 {
+    if (in_body(n))
+        return (CastDecision){CAST_FIXED, "inside If, Loop or Scan: as in the file; the profile paint "
+                                          "goes into bodies too"};
     if (n->op->flags & OPF_LOSS)
         return (CastDecision){CAST_FP32, "losses are computed in f32 on every profile"};
     CastClass c = listed(p, n->op);

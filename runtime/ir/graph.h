@@ -49,6 +49,8 @@ struct Value {
     bool declared;    /* dtype/shape come from a declaration of the file (opaque outputs) */
 };
 
+enum { MPRI_ORIGIN_BODY = -2 }; /* in an Origin: a node of a body that importing has expanded */
+
 typedef struct Origin { /* nodes of the source model this one stands for: indices into its list */
     const int *v;
     int n;

@@ -164,3 +164,18 @@ save("opset10",
       N("Unsqueeze", ["d"], ["f"], axes=[1]), N("Softmax", ["f"], ["g"], axis=1),
       N("Squeeze", ["g"], ["y"], axes=[1])],
      layers(8, 16, 4) + [scalar("e", 2)], opset=10, ir=5)
+
+# Products inside a branch and inside a loop of three turns: a profile of torch leaves bodies as they
+# are, for the converter and for training alike.
+inside = lambda name, dtype, *shape: helper.make_tensor_value_info(name, dtype, shape)
+turn = helper.make_graph(
+    [N("MatMul", ["s", "W3"], ["p"], "turn"), N("Tanh", ["p"], ["t"]), N("Identity", ["go"], ["on"])],
+    "turn", [inside("i", TensorProto.INT64), inside("go", TensorProto.BOOL), inside("s", FLOAT, "batch", 16)],
+    [inside("on", TensorProto.BOOL), inside("t", FLOAT, "batch", 16)])
+taken = helper.make_graph([N("MatMul", ["a", "W3"], ["ta"], "in_branch")], "taken", [],
+                          [inside("ta", FLOAT, "batch", 16)])
+save("bodies",
+     [N("Gemm", ["x", "W1", "b1"], ["a"], "l1"), N("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True))),
+      N("If", ["c"], ["b"], "choose", then_branch=taken, else_branch=branch("e", "Tanh", "a", "ea")),
+      N("Loop", ["three", "c", "b"], ["d"], "turns", body=turn), N("Gemm", ["d", "W2", "b2"], ["y"], "l2")],
+     layers(8, 16, 4) + [weight("W3", 16, 16), numpy_helper.from_array(np.int64(3), "three")])

@@ -6,10 +6,7 @@
 #include <string.h>
 
 #include "convert/paint.h"
-
-static const char clear_ops[] =
-    "Abs Expand Neg Clip Concat Split Gather GatherND GatherElements Identity Max Min ReduceMax "
-    "ReduceMin Pad Relu Reshape Flatten Slice Squeeze Unsqueeze Tile Transpose Where Sign";
+#include "convert/verify.h"
 
 typedef struct Walk {
     Paint *p;
@@ -88,7 +85,7 @@ static bool holds_epsilon(const MixNode *n)
     for (int k = 0; k < n->n_in; k++) {
         const MixValue *v = n->in[k];
         if (v && v->range.known && v->range.nonzero && v->range.nonzero == v->range.elements &&
-            scalar(v) < 6.1e-5)
+            !v->negative && !v->range.infinite && scalar(v) < 6.1e-5)
             return true;
     }
     const Tree *a = mpri_node_is(n, "Clip") ? mpri_mix_attribute(n, "min") : NULL;
@@ -102,7 +99,7 @@ static bool holds_epsilon(const MixNode *n)
 
 static void guard_eps(Paint *p)
 {
-    Walk w = new_walk(p, WHY_EPS, clear_ops, "Sqrt Div Reciprocal Log Pow");
+    Walk w = new_walk(p, WHY_EPS, mpri_list_words(LIST_CLEAR), "Sqrt Div Reciprocal Log Pow");
     w.reaches = needs_positive;
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
@@ -115,7 +112,8 @@ static void guard_eps(Paint *p)
 
 static void guard_mask(Paint *p)
 {
-    const char *through = mpri_pool_print(p->m->pool, "Add Sub Mul Sum Cast %s", clear_ops);
+    const char *through = mpri_pool_print(p->m->pool, "Add Sub Mul Div Sum Cast %s",
+                                          mpri_list_words(LIST_CLEAR));
     Walk w = new_walk(p, WHY_MASK, through, "Softmax LogSoftmax Exp");
     for (int i = 0; i < p->m->n_values; i++) {
         MixValue *v = p->m->values[i];
@@ -130,7 +128,7 @@ static void guard_mask(Paint *p)
 static bool is_square(const MixNode *n)
 {
     if (mpri_node_is(n, "Mul")) return n->n_in > 1 && n->in[0] && n->in[0] == n->in[1];
-    return mpri_node_is(n, "Pow") && n->n_in > 1 && n->in[0] && scalar(n->in[1]) == 2;
+    return mpri_node_is(n, "Pow") && n->n_in > 1 && n->in[0] && scalar(n->in[1]) == 2 && !n->in[1]->negative;
 }
 
 static void guard_variance(Paint *p)
@@ -138,8 +136,8 @@ static void guard_variance(Paint *p)
     static const char reduce[] = "ReduceMean ReduceSum ReduceSumSquare ReduceL1 ReduceL2 "
                                  "ReduceLogSum ReduceLogSumExp ReduceProd";
     const char *through = mpri_pool_print(p->m->pool, "ReduceMean ReduceSum Add Div Mul %s",
-                                          clear_ops);
-    Walk sums = new_walk(p, WHY_VARIANCE, clear_ops, reduce);
+                                          mpri_list_words(LIST_CLEAR));
+    Walk sums = new_walk(p, WHY_VARIANCE, mpri_list_words(LIST_CLEAR), reduce);
     Walk roots = new_walk(p, WHY_VARIANCE, through, "Sqrt");
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
@@ -199,6 +197,19 @@ static int64_t reduction_depth(Paint *p, const MixNode *n)
         w = n->in[0];
         return w ? mpri_mix_dim(w, mpri_mix_attribute_int(n, "transA", 0) ? -2 : -1) : -1;
     }
+    if (mpri_node_is(n, "ConvTranspose")) {
+        const MixValue *w = n->n_in > 1 ? n->in[1] : NULL; /* [in, out / group, taps] */
+        int64_t all = w ? mpri_mix_elements(p->m, w) : -1, outs = w ? mpri_mix_dim(w, 1) : -1;
+        int64_t groups = mpri_mix_attribute_int(n, "group", 1);
+        return all > 0 && outs > 0 && groups > 0 ? all / outs / groups : -1;
+    }
+    if (mpri_node_is(n, "CumSum")) {
+        const MixValue *x = n->n_in ? n->in[0] : NULL; /* as if along the longest dim */
+        int64_t longest = -1;
+        for (int k = 0; x && k < 8; k++)
+            if (mpri_mix_dim(x, k) > longest) longest = mpri_mix_dim(x, k);
+        return longest;
+    }
     if (mpri_node_is(n, "Conv")) {
         const MixValue *w = n->n_in > 1 ? n->in[1] : NULL;
         int64_t all = w ? mpri_mix_elements(p->m, w) : -1, first = w ? mpri_mix_dim(w, 0) : -1;
@@ -207,51 +218,95 @@ static int64_t reduction_depth(Paint *p, const MixNode *n)
     return in > 0 && out > 0 ? in / out : -1;
 }
 
+static const char sums[] = "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum "
+                           "ReduceLogSumExp CumSum Mean GlobalAveragePool AveragePool";
+
+static bool is_asked(const MixNode *n)
+{
+    for (int i = 0; i < n->n_units; i++)
+        if (n->units[i]->asked) return true;
+    return false;
+}
+
+static bool is_denied(const MixNode *n)
+{
+    for (int i = 0; i < n->n_units; i++)
+        if (n->units[i]->list != LIST_DENY) return false;
+    return true;
+}
+
+static void note(MixNode *n, const char *text)
+{
+    for (int i = 0; i < n->n_units; i++) n->units[i]->detail = text;
+}
+
+static void guard_sum(Paint *p, MixNode *n)
+{
+    double most = 0, share;
+    bool finite, pool = mpri_node_is(n, "GlobalAveragePool AveragePool Mean");
+    bool known = p->o->range && n->n_in && n->in[0] &&
+                 p->o->range(p->o->range_user, n->in[0]->name, &most, &share, &finite);
+    int64_t depth = mpri_node_is(n, "Mean") ? n->n_in : reduction_depth(p, n);
+    if (depth < 1 && !pool && !is_asked(n) && !is_denied(n)) {
+        pin_node(n, WHY_REDUCTION);
+        note(n, "the depth of the sum is not known");
+    } else if (depth > 0 && known && (double)depth * most > 32752) {
+        pin_node(n, WHY_REDUCTION);
+        note(n, mpri_pool_print(p->m->pool, "sums of %lld values up to %.6g", (long long)depth, most));
+    }
+}
+
 static void guard_reduction(Paint *p)
 {
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
-        double most = 0, share;
-        bool finite, known = p->o->range && n->n_in && n->in[0] &&
-                             p->o->range(p->o->range_user, n->in[0]->name, &most, &share, &finite);
-        int64_t depth;
-        if (mpri_node_is(n, "MatMul Gemm Conv")) {
-            depth = p->o->max_reduction ? reduction_depth(p, n) : -1;
-            if (depth > p->o->max_reduction && p->o->max_reduction) pin_node(n, WHY_REDUCTION);
-        } else if (mpri_node_is(n, "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare "
-                                   "ReduceLogSum ReduceLogSumExp CumSum") && known) {
-            depth = reduction_depth(p, n);
-            if (depth > 0 && (double)depth * most > 32752) pin_node(n, WHY_REDUCTION);
-        }
+        if (mpri_node_is(n, sums)) guard_sum(p, n);
+        if (!mpri_node_is(n, "MatMul Gemm Conv ConvTranspose") || !p->o->max_reduction) continue;
+        int64_t depth = reduction_depth(p, n);
+        if (depth <= p->o->max_reduction) continue;
+        pin_node(n, WHY_REDUCTION);
+        note(n, mpri_pool_print(p->m->pool, "sums of %lld products, allowed are %lld",
+                                (long long)depth, (long long)p->o->max_reduction));
     }
 }
 
 /* ---- ranges of activations ---- */
 
-static bool out_of_range(Paint *p, MixNode *n, const MixValue *v)
+static bool out_of_range(Paint *p, MixNode *n, const char *name, const char *what)
 {
     double most, share;
     bool finite;
-    if (!v || !p->o->range(p->o->range_user, v->name, &most, &share, &finite)) return false;
-    bool norm = mpri_node_is(n, "LayerNormalization InstanceNormalization GroupNormalization "
-                                "RMSNormalization MeanVarianceNormalization LpNormalization");
-    double inside = norm ? most * most : most; /* the variance is computed in there */
-    if (finite && inside * p->o->margin <= 65504 && share <= 0.01) return false;
-    for (int i = 0; i < n->n_units; i++)
-        n->units[i]->detail = mpri_pool_print(p->m->pool, "%s: largest %.6g, below range %.3g%%",
-                                              v->name, most, 100 * share);
-    return true;
+    if (!p->o->range(p->o->range_user, name, &most, &share, &finite)) return false;
+    const char *text = NULL;
+    if (!finite) text = mpri_pool_print(p->m->pool, "%s holds Inf or NaN", what);
+    else if (most * p->o->margin > 65504)
+        text = mpri_pool_print(p->m->pool, "%s: largest %.6g, times margin %g above 65504", what, most,
+                               p->o->margin);
+    else if (share > 0.01)
+        text = mpri_pool_print(p->m->pool, "%s: %.3g%% of the non-zero values below 6e-8", what,
+                               100 * share);
+    if (text) note(n, text);
+    return text;
+}
+
+/* What a node computes inside, such as the variance of a normalisation. */
+static bool inside_out_of_range(Paint *p, MixNode *n, const MixValue *out)
+{
+    Pool *pool = p->m->pool;
+    return out && out_of_range(p, n, mpri_pool_print(pool, MPRI_INSIDE "%s", out->name),
+                               mpri_pool_print(pool, "variance for %s", out->name));
 }
 
 static void guard_range(Paint *p)
 {
     for (int i = 0; p->o->range && i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
-        bool bad = false;
+        bool bad = n->n_out && n->n_units && inside_out_of_range(p, n, n->out[0]);
         for (int k = 0; k < n->n_in && !bad; k++)
-            bad = n->in_unit[k] && !n->in[k]->initializer && out_of_range(p, n, n->in[k]);
+            bad = n->in_unit[k] && !n->in[k]->initializer &&
+                  out_of_range(p, n, n->in[k]->name, n->in[k]->name);
         for (int k = 0; k < n->n_out && !bad; k++)
-            bad = n->out_unit[k] && out_of_range(p, n, n->out[k]);
+            bad = n->out_unit[k] && out_of_range(p, n, n->out[k]->name, n->out[k]->name);
         if (bad) pin_node(n, WHY_RANGE_ACT);
     }
 }
@@ -263,8 +318,24 @@ static bool is_off(const Paint *p, MixReason why)
     return false;
 }
 
-void mpri_paint_guards(Paint *p)
+static mpr_status check_names(const Paint *p)
 {
+    static const char *const names[] = {"eps", "mask", "variance", "reduction", "loss", "range-act"};
+    for (int i = 0; p->o->no_guard && p->o->no_guard[i]; i++) {
+        bool known = false;
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+            known = known || !strcmp(names[k], p->o->no_guard[i]);
+        if (known) continue;
+        mpri_err_set(p->err, MPR_E_USAGE, "no guard is named '%s'",
+                     mpri_err_name(p->o->no_guard[i]));
+        return mpri_err_advice(p->err, "name one of eps, mask, variance, reduction, loss, range-act");
+    }
+    return MPR_OK;
+}
+
+mpr_status mpri_paint_guards(Paint *p)
+{
+    TRY(check_names(p));
     bool narrow = p->m->to == MPR_FLOAT16;
     if (narrow && !is_off(p, WHY_EPS)) guard_eps(p);
     if (narrow && !is_off(p, WHY_MASK)) guard_mask(p);
@@ -272,6 +343,7 @@ void mpri_paint_guards(Paint *p)
     if (narrow && !is_off(p, WHY_REDUCTION)) guard_reduction(p);
     if (!is_off(p, WHY_LOSS)) guard_loss(p);
     if (narrow && !is_off(p, WHY_RANGE_ACT)) guard_range(p);
+    return MPR_OK;
 }
 
 /* ---- shapes and weights ---- */
@@ -337,13 +409,14 @@ static void weight_ranges(Paint *p)
         for (MixUse *u = v->uses; u; u = u->next) {
             MixUnit *unit = u->node ? u->unit : NULL;
             if (!unit || unit->pinned || unit->list == LIST_DENY) continue;
+            if (v->saturate && unit->forced) continue;
             kept = true;
             if (policy && !strcmp(policy, "error")) {
                 mpri_err_set(p->err, MPR_E_DATA, "%lld values of '%s' do not fit %s",
                              (long long)(r->over + r->tiny), mpri_err_name(v->name),
                              mpri_dtype_long(p->m->to));
                 mpri_err_advice(p->err, "use --weights-oor keep-fp32 or saturate");
-            } else if (!policy || !strcmp(policy, "keep-fp32")) {
+            } else if (!policy || !strcmp(policy, "keep-fp32") || p->o->master) {
                 mpri_unit_pin(unit, WHY_RANGE_INIT);
             }
         }
@@ -358,5 +431,6 @@ void mpri_paint_constants(Paint *p)
 {
     shape_paths(p);
     weight_sides(p);
+    mpri_paint_sentinels(p);
     weight_ranges(p);
 }

@@ -46,6 +46,11 @@ static bool has_word(const char *words, const char *word)
     return false;
 }
 
+const char *mpri_list_words(MixList list)
+{
+    return built_in[list];
+}
+
 bool mpri_node_is(const MixNode *n, const char *ops)
 {
     return !*n->domain && has_word(ops, n->op);

@@ -76,6 +76,10 @@ struct MixValue {
     Tree *tensor;         /* contents of an initializer or Constant */
     MixRange range;
     bool negative;        /* a constant whose first element is below zero */
+    bool saturate;        /* beyond the range: the largest finite values instead of infinite ones */
+    int seen_rank;        /* measured shape; 0 with `seen` false: none */
+    int64_t seen_dims[8];
+    bool seen;
     MixUse *uses, *last_use;
     const char *fresh;    /* name that its producer writes instead */
     MixAs *as;

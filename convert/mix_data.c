@@ -52,8 +52,10 @@ static int64_t declared_elements(const Tree *info)
 
 int64_t mpri_mix_elements(const Mix *m, const MixValue *v)
 {
+    int64_t n = 1;
     (void)m;
-    return v->tensor ? tensor_elements(v->tensor) : declared_elements(v->info);
+    for (int k = 0; v->seen && k < v->seen_rank; k++) n = times(n, v->seen_dims[k]);
+    return v->tensor ? tensor_elements(v->tensor) : v->seen ? n : declared_elements(v->info);
 }
 
 static int tensor_dims(const Tree *t, int64_t *d, int cap)
@@ -89,7 +91,9 @@ static int declared_dims(const Tree *info, int64_t *d, int cap)
 int64_t mpri_mix_dim(const MixValue *v, int axis)
 {
     int64_t d[64];
-    int n = v->tensor ? tensor_dims(v->tensor, d, 64) : declared_dims(v->info, d, 64);
+    int n = v->tensor ? tensor_dims(v->tensor, d, 64)
+            : v->seen ? v->seen_rank : declared_dims(v->info, d, 64);
+    if (!v->tensor && v->seen) memcpy(d, v->seen_dims, sizeof v->seen_dims);
     if (axis < 0) axis += n;
     return axis >= 0 && axis < n ? d[axis] : -1;
 }

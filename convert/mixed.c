@@ -313,6 +313,11 @@ static bool plain_range(void *user, const char *value, double *most, double *tin
     return mpri_verify_range(user, value, most, tiny_share, finite);
 }
 
+static bool plain_dims(void *user, const char *value, int *rank, int64_t dims[8])
+{
+    return mpri_verify_dims(user, value, rank, dims);
+}
+
 static mpr_status decide(Mixed *c)
 {
     Mix *m = &c->mix;
@@ -329,6 +334,7 @@ static mpr_status decide(Mixed *c)
     c->po.raised = c->raised;
     if (c->calib && c->o->to == MPR_FLOAT16) {
         c->po.range = plain_range;
+        c->po.dims = plain_dims;
         c->po.range_user = c->calib;
     }
     c->paint = (Paint){.m = m, .o = &c->po, .err = c->err};

@@ -238,9 +238,19 @@ static void raise_nodes(Paint *p)
     }
 }
 
+static void take_dims(Paint *p)
+{
+    for (int i = 0; p->o->dims && i < p->m->n_values; i++) {
+        MixValue *v = p->m->values[i];
+        if (!v->scope->outer)
+            v->seen = p->o->dims(p->o->range_user, v->name, &v->seen_rank, v->seen_dims);
+    }
+}
+
 mpr_status mpri_paint(Paint *p)
 {
     p->m->master = p->o->master;
+    take_dims(p);
     mpri_mix_units(p->m);
     if (p->m->widen) { /* everything that can */
         for (int i = 0; i < p->m->n_units; i++)
@@ -250,7 +260,7 @@ mpr_status mpri_paint(Paint *p)
     mpri_mix_ranges(p->m);
     TRY(mpri_paint_lists(p));
     TRY(mpri_paint_rules(p));
-    mpri_paint_guards(p);
+    TRY(mpri_paint_guards(p));
     mpri_paint_constants(p);
     if (p->err->code != MPR_OK) return p->err->code;
     raise_nodes(p);

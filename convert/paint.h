@@ -20,6 +20,8 @@ typedef struct PaintOptions {
     double margin;
     /* Largest and least absolute value, share below the range; false when the value is not known. */
     bool (*range)(void *user, const char *value, double *most, double *tiny_share, bool *finite);
+    /* Measured dims of a value; false when they are not known. NULL without range. */
+    bool (*dims)(void *user, const char *value, int *rank, int64_t dims[8]);
     void *range_user;
     const char *const *raised; /* by number of the node: why it has to stay in float32, or NULL */
 } PaintOptions;
@@ -47,9 +49,11 @@ mpr_status mpri_paint_lists(Paint *p);  /* list of every unit */
 mpr_status mpri_paint_rules(Paint *p);  /* --exclude, --include, --force-include */
 void mpri_paint_policy(Paint *p);       /* rules of the profile */
 void mpri_paint_apply(MixNode *n, PaintRule rule, MixReason why);
-void mpri_paint_guards(Paint *p);
+mpr_status mpri_paint_guards(Paint *p);
 void mpri_paint_constants(Paint *p);    /* shape-path, weight-side, range-init */
-MixList mpri_paint_list_of(const Paint *p, const MixNode *n, MixReason *why);
+const char *mpri_list_words(MixList list); /* the built-in list, blank-separated */
+/* sentinel.c: constants beyond the range that the user forces into it; see there. */
+void mpri_paint_sentinels(Paint *p);
 bool mpri_node_is(const MixNode *n, const char *ops); /* one of the blank-separated words */
 
 #endif

@@ -208,8 +208,8 @@ static void convert_initializer(Rewrite *w, MixValue *v)
     }
     if (!low || !mpri_mix_tensor(w->m, v->tensor, &t)) return;
     int64_t size = t.n * (int64_t)mpri_dtype_size(t.type), now = t.n * (int64_t)mpri_dtype_size(to);
-    if (!other && !v->pinned) {
-        mpri_mix_store(w->m, v->tensor, to, w->saturate);
+    if (!other && !v->pinned && w->infer && v->initializer) {
+        mpri_mix_store(w->m, v->tensor, to, w->saturate || v->saturate);
         mark_line(w, mpri_pool_print(w->m->pool, "\\w%d:", v->scope->id), v->name);
         v->now = v->held = to;
         w->bytes_saved += size - now;
@@ -218,8 +218,9 @@ static void convert_initializer(Rewrite *w, MixValue *v)
     if (v->pinned && !v->output) return;
     Tree *graph = v->scope->graph, *copy = mpri_tree_copy(w->m->pool, v->tensor);
     const char *name = fresh_name(w, v, to);
-    mpri_mix_store(w->m, copy, to, w->saturate);
+    mpri_mix_store(w->m, copy, to, w->saturate || v->saturate);
     TreeField *f = mpri_tree_find(copy, 8);
+    if (!f) f = mpri_tree_add(w->m->pool, copy, 8, WIRE_BYTES);
     f->bytes = (const uint8_t *)name;
     f->len = strlen(name);
     mpri_tree_insert(w->m->pool, graph, field_of(graph, v->tensor) + 1, G_INIT, WIRE_BYTES)->tree =
@@ -422,7 +423,8 @@ mpr_status mpri_rewrite(Rewrite *w)
     for (int i = 0; i < m->n_values; i++) {
         MixValue *v = m->values[i];
         if (v->type.wrap != WRAP_TENSOR || !mpri_mix_castable(v->type.elem)) continue;
-        if (w->infer && v->initializer && v->tensor && !v->input && v->type.elem != m->to)
+        bool stored = w->infer && v->initializer;
+        if ((stored || v->saturate) && v->tensor && !v->input && v->type.elem != m->to)
             convert_initializer(w, v);
         cast_uses(w, v);
     }

@@ -28,6 +28,8 @@ typedef struct PlainBatch {
 typedef struct RangeEntry {
     const char *name, *known_as;
     Range r;
+    int rank;
+    int64_t dims[8];
     bool lost;
     UT_hash_handle hh;
 } RangeEntry;
@@ -94,13 +96,58 @@ static RangeEntry *range_entry(Plain *p, const char *name)
     return e;
 }
 
+/* How many groups of neighbours n takes the variance of; 0: it takes none. */
+static int64_t groups_of(const Node *n, const Tensor *x)
+{
+    int64_t rows = 1;
+    int lead = 0;
+    if (mpri_is(n, OP_LayerNormalization)) lead = (int)((const LayerNormParams *)n->params)->axis;
+    else if (mpri_is(n, OP_RMSNormalization)) lead = (int)((const LayerNormParams *)n->params)->axis;
+    else if (mpri_is(n, OP_InstanceNormalization)) lead = 2;
+    else if (mpri_is(n, OP_GroupNormalization)) {
+        int64_t groups = ((const GroupNormParams *)n->params)->num_groups;
+        return x->dims[0] * (groups ? groups : x->dims[1]);
+    } else {
+        return 0;
+    }
+    if (lead < 0) lead += x->rank;
+    for (int k = 0; k < lead && k < x->rank; k++) rows *= x->dims[k];
+    return rows;
+}
+
+static void measure_inside(Plain *p, const Node *n, const Values *v)
+{
+    const Tensor *x = n->n_in && n->in[0] ? &v->v[n->in[0]->id] : NULL;
+    int64_t groups = x && x->data && x->n ? groups_of(n, x) : 0;
+    if (groups < 1 || !n->out[0]) return;
+    RangeEntry *e = range_entry(p, mpri_pool_print(p->pool, MPRI_INSIDE "%s", n->out[0]->name));
+    int64_t size = x->n / groups;
+    for (int64_t g = 0; g < groups && size; g++) {
+        double sum = 0, squares = 0;
+        for (int64_t i = g * size; i < (g + 1) * size; i++)
+            sum += mpri_load_f64(x->dtype, x->data, i);
+        double mean = mpri_is(n, OP_RMSNormalization) ? 0 : sum / (double)size;
+        for (int64_t i = g * size; i < (g + 1) * size; i++) {
+            double d = mpri_load_f64(x->dtype, x->data, i) - mean;
+            squares += d * d;
+        }
+        squares /= (double)size;
+        if (!isfinite(squares)) e->r.finite = false;
+        else if (squares > e->r.most) e->r.most = squares;
+    }
+}
+
 static void measure_all(Plain *p, const PlainBatch *batch)
 {
+    for (const Node *n = batch->b->g->first; n; n = n->next) measure_inside(p, n, &batch->v);
     for (int i = 0; i < batch->b->g->n_values; i++) {
         const Tensor *t = &batch->v.v[i];
         const Value *v = batch->b->g->values[i];
-        if (v->kind != VAL_CONST && mpri_dtype_is_float(t->dtype) && t->data)
-            measure(&range_entry(p, v->name)->r, t);
+        if (v->kind == VAL_CONST || !mpri_dtype_is_float(t->dtype) || !t->data) continue;
+        RangeEntry *e = range_entry(p, v->name);
+        measure(&e->r, t);
+        e->rank = t->rank;
+        memcpy(e->dims, t->dims, sizeof e->dims);
     }
 }
 
@@ -146,6 +193,16 @@ bool mpri_verify_range(const Plain *p, const char *value, double *most, double *
     *most = e->r.most;
     *finite = e->r.finite;
     *tiny_share = e->r.nonzero ? (double)e->r.tiny / (double)e->r.nonzero : 0;
+    return true;
+}
+
+bool mpri_verify_dims(const Plain *p, const char *value, int *rank, int64_t dims[8])
+{
+    const RangeEntry *e;
+    HASH_FIND(hh, p->ranges, value, strlen(value), e);
+    if (!e) return false;
+    *rank = e->rank;
+    memcpy(dims, e->dims, sizeof e->dims);
     return true;
 }
 

@@ -55,6 +55,10 @@ void mpri_verify_end(Plain *p); /* NULL-safe */
 /* Ranges of the float values of all batches; false when there is no value of this name. */
 bool mpri_verify_range(const Plain *p, const char *value, double *most, double *tiny_share,
                        bool *finite);
+bool mpri_verify_dims(const Plain *p, const char *value, int *rank, int64_t dims[8]);
+/* Name under which the range of what a node computes inside is found (the variance of a
+ * normalisation), by the name of its output. */
+#define MPRI_INSIDE "inside:"
 /* m: what the bytes were made from, with its units coloured. sums: see Evaluator. v holds the
  * tolerance; the rest goes to the pool. nodes: gaps of single nodes as well. */
 mpr_status mpri_verify(Plain *p, const Mix *m, const void *bytes, size_t size, DType sums,

@@ -90,6 +90,10 @@ static int on_log(void *user, const char *text)
     json_t *o = json_loads(text, 0, NULL), *v;
     const char *key;
     if (!o) return MPR_CONTINUE;
+    if (json_object_get(o, "tensor_stats")) { /* its summary comes as a message */
+        json_decref(o);
+        return MPR_CONTINUE;
+    }
     clear_bar(s);
     fprintf(stderr, "step ");
     print_number(json_object_get(o, "step"));

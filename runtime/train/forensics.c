@@ -93,10 +93,23 @@ static void put_name(char name[256], char op[64], const char *from, size_t n, co
     snprintf(op, 64, "%s", type);
 }
 
+/* An autocast's cast goes by the node that reads what it made. */
+static bool name_cast(const mpr_session *s, const Node *n, char name[256], char op[64])
+{
+    const Use *u = mpri_is(n, OP_Cast) ? n->out[0]->uses : NULL;
+    if (!u || n->segment != SEG_FORWARD || mpri_is(u->user, OP_Cast) ||
+        file_node(s, n->name, strlen(n->name)))
+        return false;
+    mpri_forensics_node(s, u->user, name, op);
+    snprintf(op, 64, "cast to %s", mpri_dtype_long(n->out[0]->dtype));
+    return true;
+}
+
 void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], char op[64])
 {
     static const char prefix[] = "grad:";
     const char *at = n->name;
+    if (name_cast(s, n, name, op)) return;
     if (n->segment == SEG_BACKWARD && !strncmp(at, prefix, 5)) at += 5;
     /* "NODE/Op" of a rule, "NODE/Op/Op" of a rule's rule: the longest name that the file has */
     for (size_t len = strlen(at); len; len--) {
@@ -114,7 +127,7 @@ void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], ch
 
 /* The name that people know: of a parameter its public one; a copy in another type goes by the name
  * of what it copies. */
-static void tensor_name(const Plan *p, const Value *v, char *buf, size_t size)
+void mpri_forensics_tensor(const Plan *p, const Value *v, char *buf, size_t size)
 {
     const Graph *g = p->graph;
     const char *name = v->name, *copy = strstr(name, "__mpr_");
@@ -133,18 +146,6 @@ static void tensor_name(const Plan *p, const Value *v, char *buf, size_t size)
 }
 
 /* ---- one look at every step ---- */
-
-enum { STATE_BAD = 1, STATE_INF = 2, STATE_MINUS_INF = 4 }; /* the last two: infinities that are meant */
-
-typedef struct Search {
-    mpr_session *s;
-    Plan *p;
-    const Value **roots;  /* by value id: the input or constant that an infinity comes from */
-    unsigned char *state; /* by value id */
-    int first[2];         /* first bad step of the forward and the backward segment, -1 */
-    int stop_at;          /* second run: the step to measure, -1 in the first */
-    NonFinite *out;
-} Search;
 
 static const void *value_data(const Plan *p, const Value *v)
 {
@@ -179,8 +180,9 @@ static bool hands_on(const Node *n)
            op->id == OP_ReduceMax || op->id == OP_ReduceMin || !strcmp(op->family, "layout");
 }
 
-static void look_at(Search *f, int step, const Node *n, const Value *v)
+void mpri_search_value(Search *f, int step, const Value *v)
 {
+    const Node *n = f->p->steps[step].node;
     const void *data = mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(f->p, v) : NULL;
     int64_t count = data ? mpri_shape_elements(&v->shape) : 0;
     int64_t at = count ? mpri_first_nonfinite(v->dtype, data, count) : -1;
@@ -209,7 +211,7 @@ static PlanWord first_run(void *user, int step, bool done)
     const Node *n = f->p->steps[step].node;
     if (!done) return n->op->flags & OPF_EFFECT ? PLAN_SKIP : PLAN_GO;
     for (int k = 0; k < n->n_out; k++)
-        if (n->out[k]) look_at(f, step, n, n->out[k]);
+        if (n->out[k]) mpri_search_value(f, step, n->out[k]);
     return f->first[1] >= 0 ? PLAN_STOP : PLAN_GO;
 }
 
@@ -225,7 +227,7 @@ static void measure_inputs(const Search *f, const Node *n)
     for (int k = 0; k < n->n_in && o->n_in < BAD_OPERANDS; k++) {
         const Value *v = n->in[k];
         if (!v || !mpri_dtype_is_float(v->dtype) || !value_data(f->p, v)) continue;
-        tensor_name(f->p, v, o->in[o->n_in].tensor, sizeof o->in[0].tensor);
+        mpri_forensics_tensor(f->p, v, o->in[o->n_in].tensor, sizeof o->in[0].tensor);
         measure(f, v, &o->in[o->n_in++].range);
     }
 }
@@ -237,7 +239,7 @@ static void measure_output(const Search *f, const Node *n)
         const Value *v = n->out[k];
         if (!v || f->state[v->id] != STATE_BAD) continue;
         measure(f, v, &o->range);
-        tensor_name(f->p, v, o->tensor, sizeof o->tensor);
+        mpri_forensics_tensor(f->p, v, o->tensor, sizeof o->tensor);
         o->dtype = v->dtype;
         if (o->range.first < 0) continue;
         o->is_nan = isnan(mpri_load_f64(v->dtype, value_data(f->p, v), o->range.first));
@@ -272,7 +274,7 @@ static mpr_status run(Search *f, int segment, uint64_t count, PlanWatch watch, E
 
 /* A NaN anywhere, or a parameter that is not finite, is the culprit; an infinity in an input or a
  * constant may be a mask. */
-static bool look_at_sources(Search *f)
+bool mpri_search_sources(Search *f)
 {
     const Plan *p = f->p;
     const Graph *g = p->graph;
@@ -298,10 +300,27 @@ static void describe_source(Search *f, const Value *v)
     o->kind = v->kind == VAL_INPUT                      ? BAD_INPUT
               : v->kind == VAL_CONST && v->param < 0 ? BAD_CONSTANT
                                                         : BAD_PARAMETER;
-    tensor_name(f->p, v, o->tensor, sizeof o->tensor);
+    mpri_forensics_tensor(f->p, v, o->tensor, sizeof o->tensor);
     o->dtype = v->dtype;
     measure(f, v, &o->range);
     o->is_nan = isnan(mpri_load_f64(v->dtype, value_data(f->p, v), o->range.first));
+}
+
+mpr_status mpri_search_open(Search *f, mpr_session *s, Plan *p, Err *err)
+{
+    size_t n = (size_t)p->graph->n_values + 1;
+    *f = (Search){.s = s, .p = p, .first = {-1, -1}, .stop_at = -1};
+    f->state = mpri_context_alloc(s->ctx, n);
+    f->roots = mpri_context_alloc(s->ctx, n * sizeof *f->roots);
+    return f->state && f->roots ? MPR_OK : mpri_err_nomem(err, n * sizeof *f->roots);
+}
+
+void mpri_search_close(Search *f)
+{
+    mpri_free(&f->s->ctx->alloc, f->state);
+    mpri_free(&f->s->ctx->alloc, (void *)f->roots);
+    f->state = NULL;
+    f->roots = NULL;
 }
 
 /* ---- text ---- */
@@ -412,19 +431,6 @@ static const Value *infinite_input(const Search *f, int step)
     return NULL;
 }
 
-/* An autocast's cast goes by the tensor that it narrows and the node that reads it. */
-static void name_step(Search *f, const Node *n)
-{
-    NonFinite *o = f->out;
-    mpri_forensics_node(f->s, n, o->node, o->op);
-    if (!mpri_is(n, OP_Cast) || n->segment != SEG_FORWARD ||
-        file_node(f->s, n->name, strlen(n->name)))
-        return;
-    const Use *u = n->out[0]->uses;
-    if (u) mpri_forensics_node(f->s, u->user, o->node, o->op);
-    snprintf(o->op, sizeof o->op, "cast to %s", mpri_dtype_long(n->out[0]->dtype));
-}
-
 static bool search(Search *f, uint64_t count, bool backward, Err *err)
 {
     NonFinite *o = f->out;
@@ -454,7 +460,7 @@ static bool search(Search *f, uint64_t count, bool backward, Err *err)
     if (run(f, SEG_FORWARD, count, second_run, err) != MPR_OK) return false;
     if (o->kind == BAD_BACKWARD && run(f, SEG_BACKWARD, count, second_run, err) != MPR_OK)
         return false;
-    name_step(f, f->p->steps[step].node);
+    mpri_forensics_node(f->s, f->p->steps[step].node, o->node, o->op);
     return o->range.first >= 0;
 }
 
@@ -468,15 +474,11 @@ bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, 
     if (!s->loss || mpri_session_plan(s, MODE_TRAIN, &sp, &err) != MPR_OK) return false;
     if (s->current != sp) s->outputs_valid = false;
     s->forward_done = false;
-    size_t n = (size_t)sp->plan->graph->n_values + 1;
-    Search f = {.s = s, .p = sp->plan, .out = out};
-    f.state = mpri_context_alloc(s->ctx, n);
-    f.roots = mpri_context_alloc(s->ctx, n * sizeof *f.roots);
-    if (f.state && f.roots) {
-        memset(f.state, 0, n);
-        memset(f.roots, 0, n * sizeof *f.roots);
+    Search f;
+    if (mpri_search_open(&f, s, sp->plan, &err) == MPR_OK) {
+        f.out = out;
         if (run(&f, SEG_FORWARD, forward_count, no_run, &err) == MPR_OK) {
-            found = look_at_sources(&f);
+            found = mpri_search_sources(&f);
             if (found) {
                 for (int i = 0; i < sp->plan->graph->n_values; i++)
                     if (f.roots[i] && (f.state[i] == STATE_BAD || f.roots[i]->kind == VAL_SLOT ||
@@ -487,8 +489,7 @@ bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, 
             }
         }
     }
-    mpri_free(&s->ctx->alloc, f.state);
-    mpri_free(&s->ctx->alloc, (void *)f.roots);
+    mpri_search_close(&f);
     if (found) {
         write_text(out);
         write_advice(out);

@@ -49,5 +49,25 @@ bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, 
 /* A name for people of the node behind a step of a plan, and its operator: what the file has where
  * possible. For a node of the backward pass the forward node that it differentiates. */
 void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], char op[64]);
+/* The same for a value. */
+void mpri_forensics_tensor(const Plan *p, const Value *v, char *buf, size_t size);
+
+/* One look at every value of a run, in the order of execution. */
+enum { STATE_BAD = 1, STATE_INF = 2, STATE_MINUS_INF = 4 }; /* the last two: infinities that are meant */
+typedef struct Search {
+    mpr_session *s;
+    Plan *p;
+    const Value **roots;  /* by value id: the input or constant that an infinity comes from */
+    unsigned char *state; /* by value id */
+    int first[2];         /* first bad step of the forward and the backward segment, -1 */
+    int stop_at;          /* second run: the step to measure, -1 in the first */
+    NonFinite *out;
+} Search;
+mpr_status mpri_search_open(Search *f, mpr_session *s, Plan *p, Err *err); /* close it also after a failure */
+void mpri_search_close(Search *f);
+/* Before the first step, when the inputs are in place: true when one of them is damaged. */
+bool mpri_search_sources(Search *f);
+/* An output of the step that has run. */
+void mpri_search_value(Search *f, int step, const Value *v);
 
 #endif

@@ -67,6 +67,9 @@ typedef struct SessionPlan {
     struct SessionPlan *next;
 } SessionPlan;
 
+/* Who may look at the kernels of a training step. */
+enum { WATCH_STATS, WATCH_FRAMES, SESSION_WATCHES };
+
 struct mpr_session {
     Handle h;
     mpr_context *ctx;
@@ -104,6 +107,8 @@ struct mpr_session {
     uint64_t forward_count; /* number of training forwards: counter of the random operators */
     int64_t generation;     /* window generation, advanced by the scaler */
     mpr_scaler *scalers;    /* list: their order rules hold for all gradients */
+    PlanWatch watch[SESSION_WATCHES]; /* looks at every kernel of a training step; NULL: none */
+    void *watch_user[SESSION_WATCHES];
     struct NonFinite *nonfinite; /* what mpr_session_find_nonfinite found last */
     void *fetch;            /* conversion buffer of mpr_session_output */
     size_t fetch_bytes;

@@ -186,6 +186,25 @@ static mpr_status read_loss(mpr_session *s, const SessionPlan *sp, float *loss, 
     return MPR_OK;
 }
 
+static PlanWord watch_all(void *user, int step, bool done)
+{
+    mpr_session *s = user;
+    PlanWord word = PLAN_GO;
+    for (int i = 0; i < SESSION_WATCHES; i++)
+        if (s->watch[i] && s->watch[i](s->watch_user[i], step, done) == PLAN_STOP) word = PLAN_STOP;
+    return word;
+}
+
+static mpr_status run_segment(mpr_session *s, const SessionPlan *sp, Segment segment,
+                              uint64_t count, Err *err)
+{
+    bool watched = false;
+    for (int i = 0; i < SESSION_WATCHES; i++) watched |= s->watch[i] != NULL;
+    if (!watched || sp->mode != MODE_TRAIN)
+        return mpri_plan_run(sp->plan, (int)segment, s->o.seed, count, err);
+    return mpri_plan_run_watched(sp->plan, (int)segment, s->o.seed, count, watch_all, s, err);
+}
+
 static mpr_status run(mpr_session *s, SessionMode mode, float *loss, Err *err)
 {
     SessionPlan *sp;
@@ -197,7 +216,7 @@ static mpr_status run(mpr_session *s, SessionMode mode, float *loss, Err *err)
     s->current = sp;
     s->forward_done = s->outputs_valid = false;
     TRY(feed(s, sp, err));
-    TRY(mpri_plan_run(sp->plan, SEG_FORWARD, s->o.seed, s->forward_count, err));
+    TRY(run_segment(s, sp, SEG_FORWARD, s->forward_count, err));
     if (mode == MODE_TRAIN) s->forward_count++;
     if (s->loss) TRY(read_loss(s, sp, loss, err));
     s->forward_done = mode == MODE_TRAIN && s->loss;
@@ -260,7 +279,7 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
     TRY(set_state(s, "loss_seed", MPR_FLOAT32, &seed, err));
     TRY(prepare_buffers(s, sp, err));
     s->forward_done = false;
-    TRY(mpri_plan_run(sp->plan, SEG_BACKWARD, s->o.seed, s->forward_count - 1, err));
+    TRY(run_segment(s, sp, SEG_BACKWARD, s->forward_count - 1, err));
     s->backward_done = true;
     for (int i = 0; i < s->n_params; i++) {
         SessionParam *p = &s->params[i];

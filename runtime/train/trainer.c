@@ -78,8 +78,11 @@ static mpr_status run_window(mpr_trainer *t, bool *ran, bool *epoch_over, Err *e
             if (!t->p->micro) return MPR_OK;
             mpri_prepared_close_window(t->p);
         } else {
+            if (!t->p->micro) mpri_trainer_stats_begin(t);
             TRY(mpri_prepared_backward(t->p, NULL, err));
+            mpri_trainer_stats_end(t);
             TRY(tell_forward(t, &told, err));
+            TRY(mpri_trainer_frames(t, err));
         }
         *ran = true;
         TRY(mpri_prepared_step(t->p, &t->last, err));
@@ -149,6 +152,7 @@ static mpr_status count_step(mpr_trainer *t, Err *err)
     if (t->call.on_step)
         t->requests |= t->call.on_step(t->call.user, t->p->steps, t->max_steps, &t->last);
     int64_t step = t->p->steps;
+    TRY(mpri_trainer_stats_log(t, err));
     bool log = due(step, mpri_option_int(t->o, OPT_LOGGING_STEPS, 10)) ||
                (step == 1 && mpri_option_flag(t->o, OPT_LOGGING_FIRST));
     return log ? mpri_trainer_log_step(t, err) : MPR_OK;
@@ -217,6 +221,7 @@ static mpr_status begin(mpr_trainer *t, Err *err)
     TRY(mpri_trainer_resume(t, err));
     TRY(mpri_trainer_write_config(t, err));
     TRY(mpri_trainer_log_open(t, err));
+    TRY(mpri_trainer_insight_begin(t, err));
     t->started = mpri_monotonic();
     t->started_step = t->p->steps;
     t->started_samples = t->p->samples;
@@ -261,6 +266,7 @@ mpr_status mpri_trainer_run(mpr_trainer *t, mpr_trainer_result *result, Err *err
     mpr_status status = MPR_OK;
     if (!mpri_option_flag(t->o, OPT_DRY_RUN)) {
         status = run(t, err);
+        mpri_trainer_insight_end(t);
         mpri_trainer_log_close(t);
         mpri_folder_unlock(t->out, t->lock);
         t->lock = -1;

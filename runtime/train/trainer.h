@@ -5,6 +5,7 @@
  *   trainer.c         the loop
  *   trainer_eval.c    evaluation; metrics.c the metrics
  *   trainer_log.c     log lines, log.jsonl, trainer_state.json
+ *   trainer_insight.c what --tensor-stats and --debug show
  *   trainer_save.c    checkpoints: save, prune, resume, best */
 #ifndef MPRI_TRAIN_TRAINER_H
 #define MPRI_TRAIN_TRAINER_H
@@ -14,6 +15,8 @@
 #include "runtime/train/metrics.h"
 #include "runtime/train/options.h"
 #include "runtime/train/prepare.h"
+#include "runtime/train/debug_frames.h"
+#include "runtime/train/tensor_stats.h"
 
 typedef struct TrainerProgress { /* what a checkpoint remembers of the trainer */
     double loss_sum;             /* since the last log line */
@@ -60,6 +63,10 @@ struct mpr_trainer {
     int64_t started_step, started_samples;
     atomic_int stop;
     MetricSet metrics;
+    TensorStats stats;   /* --tensor-stats */
+    bool stats_due;      /* collected, not told yet */
+    DebugFrames *frames; /* --debug underflow_overflow; in the arena */
+    bool frames_told;    /* an overflow of gradients was shown */
 };
 
 mpr_status mpri_trainer_create(mpr_model *model, const mpr_trainer_options *o,
@@ -80,6 +87,19 @@ mpr_status mpri_trainer_log_step(mpr_trainer *t, Err *err);
 mpr_status mpri_trainer_log_end(mpr_trainer *t, Err *err);
 mpr_status mpri_trainer_write_state(mpr_trainer *t, Err *err);  /* trainer_state.json */
 mpr_status mpri_trainer_write_config(mpr_trainer *t, Err *err); /* config.yaml */
+
+/* A line of log.jsonl and for the callback that trainer_state.json does not keep. */
+mpr_status mpri_trainer_log_only(mpr_trainer *t, const char *members, Err *err);
+
+/* ---- trainer_insight.c ---- */
+mpr_status mpri_trainer_insight_begin(mpr_trainer *t, Err *err); /* of the run */
+void mpri_trainer_insight_end(mpr_trainer *t);
+/* Around the first micro-batch of a window: the statistics of its tensors, when they are due. */
+void mpri_trainer_stats_begin(mpr_trainer *t);
+void mpri_trainer_stats_end(mpr_trainer *t);
+mpr_status mpri_trainer_stats_log(mpr_trainer *t, Err *err); /* after the step */
+/* After each micro-batch: MPR_E_NONFINITE when a forward pass met a NaN or overflowed. */
+mpr_status mpri_trainer_frames(mpr_trainer *t, Err *err);
 
 /* ---- trainer_eval.c ---- */
 /* Evaluates, logs, tracks the best metric; *improved says whether this one is the best so far. */

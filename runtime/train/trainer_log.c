@@ -81,19 +81,31 @@ static mpr_status remember(mpr_trainer *t, const char *line, Err *err)
     return MPR_OK;
 }
 
-mpr_status mpri_trainer_log(mpr_trainer *t, const char *members, Err *err)
+static mpr_status log_line(mpr_trainer *t, const char *members, bool keep, Err *err)
 {
     Text line;
     mpri_text_init(&line, &t->ctx->alloc);
     mpri_text_add(&line, "{%s, \"epoch\": ", members);
     mpri_json_f64(&line, mpri_trainer_epoch(t));
     mpri_text_add(&line, ", \"step\": %lld}", (long long)t->p->steps);
-    mpr_status status = line.failed ? mpri_err_nomem(err, line.cap) : remember(t, line.text, err);
+    mpr_status status = line.failed ? mpri_err_nomem(err, line.cap)
+                        : keep      ? remember(t, line.text, err)
+                                    : MPR_OK;
     if (status == MPR_OK) status = append_file(t, line.text, err);
     if (status == MPR_OK) status = append_file(t, "\n", err);
     if (status == MPR_OK && t->call.on_log) t->requests |= t->call.on_log(t->call.user, line.text);
     mpri_text_free(&line);
     return status;
+}
+
+mpr_status mpri_trainer_log(mpr_trainer *t, const char *members, Err *err)
+{
+    return log_line(t, members, true, err);
+}
+
+mpr_status mpri_trainer_log_only(mpr_trainer *t, const char *members, Err *err)
+{
+    return log_line(t, members, false, err);
 }
 
 static mpr_status log_text(mpr_trainer *t, Text *members, Err *err)

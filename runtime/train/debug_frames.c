@@ -77,8 +77,8 @@ void mpri_debug_frames_text(const DebugFrames *d, Text *out)
     mpri_text_add(out, "Last %lld frames:\nabs min  abs max  metadata", (long long)n);
     for (int64_t i = d->count - n; i < d->count; i++) {
         const Frame *f = &d->frame[i % FRAMES];
-        mpri_text_add(out, "\n                  %s%s %s", f->backward ? "gradient of " : "", f->node,
-                      f->op);
+        mpri_text_add(out, "\n                  %s%s %s", f->backward ? "gradient of " : "",
+                      f->node, f->op);
         for (int k = 0; k < f->n; k++)
             mpri_text_add(out, "\n%8.2e %8.2e %s %s", f->v[k].least, f->v[k].most,
                           f->v[k].output ? "output" : "input ", f->v[k].tensor);

@@ -53,7 +53,7 @@ void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], ch
 void mpri_forensics_tensor(const Plan *p, const Value *v, char *buf, size_t size);
 
 /* One look at every value of a run, in the order of execution. */
-enum { STATE_BAD = 1, STATE_INF = 2, STATE_MINUS_INF = 4 }; /* the last two: infinities that are meant */
+enum { STATE_BAD = 1, STATE_INF = 2, STATE_MINUS_INF = 4 }; /* the last two: meant */
 typedef struct Search {
     mpr_session *s;
     Plan *p;
@@ -63,7 +63,8 @@ typedef struct Search {
     int stop_at;          /* second run: the step to measure, -1 in the first */
     NonFinite *out;
 } Search;
-mpr_status mpri_search_open(Search *f, mpr_session *s, Plan *p, Err *err); /* close it also after a failure */
+/* Close it also after a failure. */
+mpr_status mpri_search_open(Search *f, mpr_session *s, Plan *p, Err *err);
 void mpri_search_close(Search *f);
 /* Before the first step, when the inputs are in place: true when one of them is damaged. */
 bool mpri_search_sources(Search *f);

@@ -392,8 +392,8 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
     }
     search(sc);
     mpri_err_set(err, MPR_E_NONFINITE,
-                 "training diverged at step %lld: %d steps in a row were skipped for gradients that "
-                 "are not finite (allowed %d); %s%s%s %s%s%s",
+                 "training diverged at step %lld: %d steps in a row were skipped for gradients "
+                 "that are not finite (allowed %d); %s%s%s %s%s%s",
                  (long long)(sc->updates + sc->skips + sc->empty), sc->skips_in_row,
                  sc->o.max_consecutive_skips, sc->n_history ? "last loss scales " : "", scales,
                  sc->n_history ? ", now" : "the loss scale is", mpri_print_f32(number, sc->scale),

@@ -196,8 +196,8 @@ static void put_advice(const TensorStats *t, double scale, Text *out)
                            "float16's normal range, and the largest leaves room for a factor %s",
                       now, 100 * v.subnormal, mpri_print_f32(room, (float)(headroom / 2)));
     else if (headroom < 2)
-        mpri_text_add(out, "the loss scale %s is at its limit: the largest gradient is %.4g of 65504",
-                      now, v.most);
+        mpri_text_add(out, "the loss scale %s is at its limit: the largest gradient is %.4g of "
+                           "65504", now, v.most);
     else
         mpri_text_add(out, "the loss scale %s fits: %.2f %% of the gradient elements are below "
                            "float16's normal range, %.2f %% would be zero without it",
@@ -259,7 +259,7 @@ void mpri_tensor_stats_text(const TensorStats *t, double scale, Text *out)
     int last = -1;
     double last_share = 2;
     put_advice(t, scale, out);
-    for (int shown = 0; shown < SHOWN; shown++) { /* the next lower share, by position among equals */
+    for (int shown = 0; shown < SHOWN; shown++) { /* next lower, by position among equals */
         int best = -1;
         double most = 0;
         for (int i = 0; i < t->n; i++) {
@@ -270,8 +270,8 @@ void mpri_tensor_stats_text(const TensorStats *t, double scale, Text *out)
         }
         if (best < 0) break;
         const TensorStat *x = &t->v[best];
-        mpri_text_add(out, "\n  %-20s %-32s %5.1f %% subnormal, %5.1f %% zero, %5.1f %% zero without "
-                           "scale, largest %.3g",
+        mpri_text_add(out, "\n  %-20s %-32s %5.1f %% subnormal, %5.1f %% zero, %5.1f %% zero "
+                           "without scale, largest %.3g",
                       kind_names[x->kind], x->tensor, 100 * most, 100 * share(x->zero, x->n),
                       100 * flushed_unscaled(x, scale), x->most);
         last = best;

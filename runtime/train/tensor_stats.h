@@ -11,7 +11,12 @@
 
 enum { STAT_LEAST = -40, STAT_MOST = 40, STAT_BINS = STAT_MOST - STAT_LEAST + 1 };
 
-typedef enum StatKind { STAT_ACTIVATION, STAT_ACTIVATION_GRAD, STAT_WEIGHT_GRAD, STAT_KINDS } StatKind;
+typedef enum StatKind {
+    STAT_ACTIVATION,
+    STAT_ACTIVATION_GRAD,
+    STAT_WEIGHT_GRAD,
+    STAT_KINDS
+} StatKind;
 
 typedef struct TensorStat {
     StatKind kind;

@@ -1,5 +1,5 @@
-/* What the insight options show: statistics of a step's tensors every N steps, and the frames before
- * the first NaN or overflow. Without them no kernel is looked at. */
+/* What the insight options show: statistics of a step's tensors every N steps, and the frames
+ * before the first NaN or overflow. Without them no kernel is looked at. */
 #include "runtime/train/trainer.h"
 
 mpr_status mpri_trainer_insight_begin(mpr_trainer *t, Err *err)
@@ -62,8 +62,8 @@ mpr_status mpri_trainer_frames(mpr_trainer *t, Err *err)
     mpri_text_init(&text, &t->ctx->alloc);
     mpri_debug_frames_text(d, &text);
     if (!text.failed)
-        mpri_log(&t->ctx->log, MPR_LOG_WARNING, "Detected inf/nan during step %lld, micro-batch %d\n%s",
-                 (long long)t->p->steps + 1, t->p->micro, text.text);
+        mpri_log(&t->ctx->log, MPR_LOG_WARNING,
+                 "Detected inf/nan during step %lld, micro-batch %d\n%s", (long long)t->p->steps + 1, t->p->micro, text.text);
     mpri_text_free(&text);
     t->frames_told |= last->backward; /* scaled gradients may overflow: the step is skipped */
     if (last->backward) return MPR_OK;

@@ -436,7 +436,7 @@ static void do_adam(const json_t *row)
     mpri_arena_destroy(&a);
 }
 
-/* A gradient in double, scaled, then stored in 16 bits: as the first cast of a backward pass does. */
+/* A gradient in double, scaled, then stored in 16 bits: as a backward pass does first. */
 static void do_scaled_grad(const json_t *row)
 {
     static const char *const keys[] = {"stored", "stored_without_scale"};

@@ -424,7 +424,8 @@ static bool is_lone(const json_t *node)
 
 static bool produced_by(const GraphRow *g, const json_t *node, const char *op)
 {
-    const json_t *p = producer(g, json_string_value(json_array_get(json_object_get(node, "in"), 0)));
+    const json_t *in = json_object_get(node, "in");
+    const json_t *p = producer(g, json_string_value(json_array_get(in, 0)));
     return p && !strcmp(text_of(p, "op"), op);
 }
 
@@ -467,8 +468,8 @@ typedef struct Detail {
 static const Detail details[] = {
     {"Transpose", {""}, {"{perm=[1,0]}", "{perm=[0,2,1]}", "{perm=[0,2,1,3]}", "{perm=[0,1,3,2]}"}},
     {"Reshape",
-     {", to.8.8", ", to.8.16", ", to.x.8", ", to.x.16", ", to.2.4.8", ", to.2.4.2.4", ", to.2.4.4.2",
-      ", to.x"},
+     {", to.8.8", ", to.8.16", ", to.x.8", ", to.x.16", ", to.2.4.8", ", to.2.4.2.4",
+      ", to.2.4.4.2", ", to.x"},
      {""}},
     {"Slice", {", start, end"}, {""}},
     {"Unsqueeze", {", start", ", last"}, {""}},

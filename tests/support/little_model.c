@@ -32,8 +32,7 @@ static void add_attribute(Wire *node, const char *text)
     int n = 0;
     size_t length = strcspn(text, "=");
     snprintf(name, sizeof name, "%.*s", (int)length, text);
-    for (const char *at = text + length; *at && n < 8; at = strchr(at + 1, ',') ? strchr(at + 1, ',')
-                                                                               : "")
+    for (const char *at = text + length; at && *at && n < 8; at = strchr(at + 1, ','))
         v[n++] = strtoll(at + 1, NULL, 10);
     if (n == 1 && strcmp(name, "axes") && strcmp(name, "perm")) wm_attr_int(node, name, v[0]);
     else wm_attr_ints(node, name, n, v);

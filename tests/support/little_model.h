@@ -39,7 +39,7 @@ typedef struct LittleModel {
     const char *output;        /* float32 */
 } LittleModel;
 
-/* Writes the model into a folder that goes at exit; the path is good until the eighth further call. */
+/* Writes the model into a folder that goes at exit; the path is good for seven further calls. */
 const char *test_little_file(const char *name, const LittleModel *m);
 /* Values in [-spread, spread): a function of the position. */
 void test_little_fill(float *v, int64_t n, float spread);

@@ -1,6 +1,6 @@
 /* Bug reports against loss scaling elsewhere, as tests: each row of the table at the end is one
- * construct that went wrong in some framework, with what must happen here. Scenarios of events stand
- * in tests/data/amp (scaler.c); here are the ones that need a model, a loop or a checkpoint. */
+ * construct that went wrong in some framework, with what must happen here. Scenarios of events
+ * stand in tests/data/amp (scaler.c); here are the ones that need a model, a loop or a checkpoint. */
 #include "tests/support/little_model.h"
 
 #include <math.h>

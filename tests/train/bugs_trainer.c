@@ -1,5 +1,5 @@
-/* Bug reports against training loops elsewhere, as tests: skipped steps and the schedule, windows at
- * the end of an epoch, NaN in the log, and resuming across precisions. See also bugs_scaler.c. */
+/* Bug reports against training loops elsewhere, as tests: skipped steps and the schedule, windows
+ * at the end of an epoch, NaN in the log, and resuming across precisions. See also bugs_scaler.c. */
 #include "tests/train/digits.h"
 
 #include <math.h>
@@ -95,7 +95,8 @@ static void train(Run *run, const char *model_file, const char *data, const char
     digits_close(&run->d);
 }
 
-#define TRAIN(run, model, data, ...) train(run, model, data, (const char *const[]){__VA_ARGS__, NULL})
+#define TRAIN(run, model, data, ...) \
+    train(run, model, data, (const char *const[]){__VA_ARGS__, NULL})
 
 static void clean(Run *run)
 {
@@ -106,13 +107,13 @@ static void clean(Run *run)
 
 /* ---- rows ---- */
 
-/* Skips at a start scale far too high do not advance the schedule; counted by updates it ends at 0. */
+/* Skips at a start scale far too high do not advance the schedule; by updates it ends at 0. */
 static void schedule_follows_updates(void **state)
 {
     (void)state;
     static Run run;
-    TRAIN(&run, "digits/model_ts.onnx", "digits/train.npz", "fp16", "true", "init-scale", "16777216",
-          "learning-rate", "0.001", "max-steps", "20", "max-steps-count", "updates",
+    TRAIN(&run, "digits/model_ts.onnx", "digits/train.npz", "fp16", "true", "init-scale",
+          "16777216", "learning-rate", "0.001", "max-steps", "20", "max-steps-count", "updates",
           "save-strategy", "no");
     assert_int_equal(run.status, MPR_OK);
     assert_true(run.result.skipped > 0);
@@ -129,7 +130,7 @@ static void schedule_follows_updates(void **state)
     clean(&run);
 }
 
-/* 5 batches in windows of 2, 2 epochs: three updates an epoch, the last of them one batch's mean. */
+/* 5 batches in windows of 2, 2 epochs: three updates an epoch, the last is one batch's mean. */
 static void window_ends_with_the_epoch(void **state)
 {
     (void)state;

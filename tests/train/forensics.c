@@ -274,7 +274,8 @@ static LittleModel steep(void)
 {
     return (LittleModel){
         .nodes = {{"MatMul", "/a/MatMul", "x w1", "h", NULL},
-                  {"BatchNormalization", "/bn/BatchNormalization", "h scale bias mean var", "n", NULL},
+                  {"BatchNormalization", "/bn/BatchNormalization", "h scale bias mean var", "n",
+                   NULL},
                   {"MatMul", "/b/MatMul", "n w2", "z", NULL},
                   {"Mul", "/gain/Mul", "z gain", "y", NULL}},
         .tensors = {{"w1", {WIDE, WIDE, -1}, 0, 0.3f},

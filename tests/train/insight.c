@@ -150,7 +150,7 @@ static void statistics(void **state)
     assert_memory_equal(plain, seen, n);
     free(plain);
     free(seen);
-    /* too low a scale is told, with the room there is, and which tensors lose; and too high a one */
+    /* too low a scale is told, with the room and the tensors that lose; and too high a one */
     train(&run, "1", "tensor-stats", "2");
     assert_non_null(strstr(run.log, "the loss scale 1 is low"));
     assert_non_null(strstr(run.log, "% subnormal"));

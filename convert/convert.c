@@ -11,6 +11,7 @@
 #include "convert/decide.h"
 #include "convert/marks.h"
 #include "convert/write.h"
+#include "passes/profile.h"
 
 typedef struct Conversion {
     const ImportedModel *given; /* the model of the caller */
@@ -99,6 +100,25 @@ static mpr_status tell_unmatched(Conversion *c)
     return MPR_OK;
 }
 
+static mpr_status explain(Conversion *c, const FileGraph *f)
+{
+    Text t;
+    if (!c->o->explain) return MPR_OK;
+    mpri_text_init(&t, c->o->alloc);
+    if (!mpri_autocast_explain(c->plain->graph, f->decided, c->o->profile, c->o->explain, &t)) {
+        mpri_text_free(&t);
+        mpri_err_set(c->err, MPR_E_USAGE, "the model has no node '%s' in its main graph",
+                     mpri_err_name(c->o->explain));
+        return mpri_err_advice(c->err, "name a node, =VALUE for what makes a value, or #INDEX");
+    }
+    if (t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(c->err, t.len);
+    }
+    *c->o->explained = t.text;
+    return MPR_OK;
+}
+
 static mpr_status edit(Conversion *c)
 {
     FileGraph f;
@@ -107,6 +127,7 @@ static mpr_status edit(Conversion *c)
     if (c->o->to != MPR_FLOAT32) {
         TRY(mpri_convert_decide(&f, c->o, c->r, c->err));
         TRY(tell_unmatched(c));
+        TRY(explain(c, &f));
         TRY(mpri_convert_write(&f, c->o, &c->x, &c->marks, c->r, c->err));
     }
     return MPR_OK;

@@ -14,6 +14,8 @@ typedef struct ConvertOptions {
     const Alloc *alloc;
     const Log *log;
     bool dry_run;
+    const char *explain; /* a node: its reasons go to *explained, from the allocator; or NULL */
+    char **explained;
     bool strict; /* a rule that matches nothing is an error */
 } ConvertOptions;
 

@@ -169,6 +169,7 @@ mpr_status mpri_convert_decide(FileGraph *f, const ConvertOptions *o, ConvertRes
     mpr_status st = mpri_passes_run(&ctx, STAGE_PREPARE, g, err);
     mpri_arena_destroy(&scratch);
     TRY(st);
+    f->decided = g;
     Decide d = {.f = f, .g = g, .low = o->to};
     d.by = ARENA_ARRAY(f->arena, const Node *, f->n_nodes);
     if (!d.by) return mpri_err_nomem(err, sizeof *d.by * (size_t)f->n_nodes);

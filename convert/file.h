@@ -55,6 +55,7 @@ typedef struct FileGraph {
     int *order; /* of the nodes: producers before readers */
     FileValue *values;
     int n_values, cap_values;
+    const Graph *decided; /* after autocast, where decisions were made */
     struct NameEntry *names; /* every name of the main graph and of the graphs inside it */
     Arena *arena;
 } FileGraph;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "mpr.h"
+#include "passes/profile.h"
 
 void mpri_report_string(Text *t, const char *s)
 {
@@ -189,6 +190,20 @@ static void options(Text *t, const Report *r)
     mpri_text_put(t, "}");
 }
 
+/* Rules on top of the lists, where there are some. */
+static void policy(Text *t, const Profile *p)
+{
+    if (!p || !p->n) return;
+    mpri_text_put(t, "\"policy\": {");
+    member(t, "base", p->decisions ? p->name : mpri_profile_base_name(p));
+    mpri_text_put(t, ", \"rules\": [");
+    for (int i = 0; i < p->n; i++) {
+        mpri_text_put(t, i ? ", " : "");
+        text(t, p->rules[i].why);
+    }
+    mpri_text_put(t, "]},\n");
+}
+
 /* Multiply-adds of a product by stored and declared shapes; 0 when they do not tell. */
 static double products(const Mix *m, const MixNode *n)
 {
@@ -309,6 +324,7 @@ void mpri_report_json(const Report *r, Text *out)
     mpri_text_put(out, ",\n");
     options(out, r);
     mpri_text_put(out, ",\n");
+    policy(out, r->o->paint.policy);
     bool breach = r->verify && r->verify->breach;
     member(out, "result", breach ? "breach" : r->changed ? "converted" : "unchanged");
     mpri_text_put(out, ",\n\"schema\": 1,\n\"tool\": {");

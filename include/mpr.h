@@ -610,7 +610,8 @@ typedef struct mpr_convert_result {
 MPR_API MPR_MUST_USE mpr_status mpr_convert(mpr_model *model, const char *path, const mpr_convert_options *options, mpr_convert_result *result);
 
 typedef enum mpr_inspect_what {
-    MPR_INSPECT_SUMMARY, MPR_INSPECT_PARAMS, MPR_INSPECT_OPS, MPR_INSPECT_PRECISION, MPR_INSPECT_PLAN, MPR_INSPECT_MEMORY
+    MPR_INSPECT_SUMMARY, MPR_INSPECT_PARAMS, MPR_INSPECT_OPS, MPR_INSPECT_PRECISION, MPR_INSPECT_PLAN, MPR_INSPECT_MEMORY,
+    MPR_INSPECT_EXPLAIN
 } mpr_inspect_what;
 typedef struct mpr_inspect_options {
     size_t size;
@@ -622,6 +623,7 @@ typedef struct mpr_inspect_options {
     bool forward_only;
     const char *const *keep_fp32; /* operators or "/globs" of nodes that stay in float32 */
     bool markdown; /* MPR_INSPECT_OPS without a model: a table with types, autocast classes and kernels */
+    const char *explain; /* MPR_INSPECT_EXPLAIN: a node, by name, "=VALUE" or path; under the profile, or under each when it is NULL */
 } mpr_inspect_options;
 /* Report as text or JSON; model may be NULL for MPR_INSPECT_OPS (the program's own table). mpr_free_text. */
 MPR_API MPR_MUST_USE mpr_status mpr_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what what, const mpr_inspect_options *options, char **text);

@@ -169,6 +169,19 @@ CastDecision mpri_profile_decide(const Profile *p, const Node *n, bool *by_rule)
     return d;
 }
 
+const char *mpri_profile_step(const Profile *p, const Node *n, int step)
+{
+    if (step < 0) return base_decision(p, n).why;
+    return step < p->n && rule_matches(&p->rules[step], n) ? p->rules[step].why : NULL;
+}
+
+void mpri_profile_print(const Profile *p, Text *out)
+{
+    for (int i = 0; i < p->n; i++)
+        mpri_text_add(out, "%s %s%s\n", i ? "            " : "rules       ",
+                      mpri_err_name(p->rules[i].why), p->rules[i].matched ? "" : " (no node)");
+}
+
 CastDecision mpri_profile_class(const Profile *p, const Node *n)
 {
     bool by_rule;

@@ -29,6 +29,16 @@ struct Profile {
 /* As mpri_profile_class, and whether a rule of the user decided. */
 CastDecision mpri_profile_decide(const Profile *p, const Node *n, bool *by_rule);
 
+/* Reason number `step` for the class of n: -1 what the base says, else rule `step`; NULL when that
+ * rule does not match. */
+const char *mpri_profile_step(const Profile *p, const Node *n, int step);
+/* The rules on top of the base, a line each with what the base says; nothing without rules. */
+void mpri_profile_print(const Profile *p, Text *out);
+/* explain.c: the reasons of a node (name, "=VALUE", "#INDEX") of a graph that autocast went over;
+ * false when there is no such node. */
+bool mpri_autocast_explain(const Graph *imported, const Graph *prepared, const Profile *p,
+                           const char *ref, Text *out);
+
 /* Append a rule; why is made from where it stands. MPR_E_USAGE for an operator that does not exist
  * or whose types are fixed. */
 mpr_status mpri_profile_add(Profile *p, ProfileKind kind, const char *pattern, CastClass cls,

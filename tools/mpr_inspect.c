@@ -7,7 +7,8 @@ static const CliRow rows[] = {
     {"params", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "parameters: name, shape, type, trained or why not", "what"},
     {"ops", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "operators of the file and their gradients; without a file: the program's table", "what"},
     {"markdown", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "--ops without a file: as a page, with types, autocast classes and kernels", "what"},
-    {"precision", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "type of every node with its reason (with --fp16 or --bf16)", "what"},
+    {"precision", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "type of every node with its reason, bytes and FLOPs (with --fp16 or --bf16, and --bind)", "what"},
+    {"explain", 0, NULL, CLI_STRING, NULL, NULL, "NODE", "why a node (name, =VALUE or path) has its type; under every profile when none is given", "what"},
     {"plan", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "kernel of every step and why no faster one, buffers and bytes", "what"},
     {"memory", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "bytes per class", "what"},
     {"env", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "facts of this machine", "what"},
@@ -44,7 +45,7 @@ static int run(Cli *cli)
         .size = sizeof o, .autocast = cli_precision(cli, &bad), .autocast_profile = cli_is_set(cli, "autocast-profile") ? cli_text(cli, "autocast-profile") : NULL, .loss = cli_text(cli, "loss"),
         .logits = cli_text(cli, "logits"), .bind = cli_list(cli, "bind"), .json = cli->json, .forward_only = cli_flag(cli, "forward-only"),
         .markdown = cli_flag(cli, "markdown"),
-        .keep_fp32 = cli_list(cli, "keep-fp32"),
+        .keep_fp32 = cli_list(cli, "keep-fp32"), .explain = cli_text(cli, "explain"),
     };
     mpr_model_options mo = {.size = sizeof mo, .untie = cli_list(cli, "untie")};
     if (!bad) bad = cli_pairs(cli, "tie", cli_list(cli, "tie"), &mo.tie);
@@ -64,6 +65,10 @@ static int run(Cli *cli)
             if (shown++ && !cli->json) putchar('\n');
             code = show(cli, model, views[i].what, &o);
         }
+    if (o.explain && !code) {
+        shown++;
+        code = show(cli, model, MPR_INSPECT_EXPLAIN, &o);
+    }
     if (!shown && !code) code = show(cli, model, MPR_INSPECT_SUMMARY, &o);
     mpr_model_destroy(model);
     return code;

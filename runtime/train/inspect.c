@@ -174,6 +174,7 @@ mpr_status mpri_inspect(mpr_context *ctx, mpr_model *model, mpr_inspect_what wha
     case MPR_INSPECT_PARAMS: status = params(&i); break;
     case MPR_INSPECT_OPS: status = mpri_inspect_ops(&i); break;
     case MPR_INSPECT_PRECISION: status = mpri_inspect_precision(&i); break;
+    case MPR_INSPECT_EXPLAIN: status = mpri_inspect_explain(&i); break;
     case MPR_INSPECT_PLAN: status = mpri_inspect_plan(&i); break;
     case MPR_INSPECT_MEMORY: status = mpri_inspect_memory(&i); break;
     }

@@ -1,5 +1,6 @@
 /* Reports on a model as text or JSON: inspect.c (model, parameters), inspect_ops.c (operators, of a
- * model or of the program), inspect_plan.c (precision, plan, memory). */
+ * model or of the program), inspect_precision.c (types and
+ * their reasons), inspect_plan.c (plan, memory). */
 #ifndef MPRI_TRAIN_INSPECT_H
 #define MPRI_TRAIN_INSPECT_H
 
@@ -25,6 +26,9 @@ typedef struct OpCount {
 mpr_status mpri_inspect_count_ops(Inspect *i, Arena *arena, OpCount **out, int *n_out);
 mpr_status mpri_inspect_ops(Inspect *i);
 mpr_status mpri_inspect_precision(Inspect *i);
+mpr_status mpri_inspect_explain(Inspect *i);
+/* A session with the options of the report. */
+mpr_status mpri_inspect_open(Inspect *i, const char *loss, mpr_session **s, Err *err);
 mpr_status mpri_inspect_plan(Inspect *i);
 mpr_status mpri_inspect_memory(Inspect *i);
 

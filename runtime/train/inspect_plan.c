@@ -1,5 +1,4 @@
-/* How a model would run: the precision of every node with its reason, the frozen plan, and its
- * bytes. Shapes come from --bind; nothing is run and no data are needed. */
+/* How a model would run: the frozen plan and its bytes. Shapes come from --bind; nothing is run and no data are needed. */
 #include "runtime/train/inspect.h"
 
 #include <stdio.h>
@@ -10,7 +9,7 @@
 
 /* ---- a session for the report ---- */
 
-static mpr_status open(Inspect *i, const char *loss, mpr_session **s, Err *err)
+mpr_status mpri_inspect_open(Inspect *i, const char *loss, mpr_session **s, Err *err)
 {
     mpr_session_options so = {
         .size = sizeof(so),
@@ -56,48 +55,6 @@ static mpr_status bind_shapes(mpr_session *s, const char *const *bind, Err *err)
     return status;
 }
 
-/* ---- precision ---- */
-
-static void put_node(Inspect *i, const Node *n, bool first)
-{
-    Text *t = &i->out;
-    const char *type = n->n_out && n->out[0] ? mpri_dtype_long(n->out[0]->dtype) : "";
-    const char *in = n->n_in && n->in[0] ? mpri_dtype_long(n->in[0]->dtype) : "";
-    if (!i->o.json) {
-        mpri_text_add(t, "%-10s %-10s %-22s %s: %s\n", in, type, n->op->name,
-                      mpri_err_name(n->name), n->why ? n->why : "as in the file");
-        return;
-    }
-    mpri_text_put(t, first ? "{\"node\": " : ",\n {\"node\": ");
-    mpri_json_string(t, n->name);
-    mpri_text_add(t, ", \"op\": \"%s\", \"in\": \"%s\", \"out\": \"%s\", \"reason\": ", n->op->name,
-                  in, type);
-    mpri_json_string(t, n->why ? n->why : "as in the file");
-    mpri_text_put(t, "}");
-}
-
-mpr_status mpri_inspect_precision(Inspect *i)
-{
-    mpr_session *s;
-    Err why;
-    mpri_err_clear(&why);
-    mpr_status status = open(i, i->o.loss, &s, &why);
-    if (status != MPR_OK && i->o.loss &&
-        !strcmp(i->o.loss, "auto")) { /* the loss is not the question here */
-        status = open(i, NULL, &s, i->err);
-    } else if (status != MPR_OK) {
-        *i->err = why;
-    }
-    TRY(status);
-    mpri_text_put(&i->out,
-                  i->o.json ? "[" : "input      output     operator               node: reason\n");
-    const Graph *g = s->graph[MODE_TRAIN];
-    for (const Node *n = g->first; n; n = n->next) put_node(i, n, n == g->first);
-    if (i->o.json) mpri_text_put(&i->out, "]\n");
-    mpri_session_close(s);
-    return MPR_OK;
-}
-
 /* ---- plan ---- */
 
 static void put_step(Text *t, const PlanStep *step, int index, bool first)
@@ -119,19 +76,31 @@ static mpr_status print_plan(Inspect *i, mpr_session *s)
     TRY(bind_shapes(s, i->o.bind, i->err));
     TRY(mpri_session_plan(s, MODE_TRAIN, &sp, i->err));
     const Plan *p = sp->plan;
-    if (!i->o.json)
-        return mpri_plan_print(p, &i->out) == MPR_OK ? MPR_OK : mpri_err_nomem(i->err, 0);
+    if (!i->o.json) {
+        if (mpri_plan_print(p, &i->out) != MPR_OK) return mpri_err_nomem(i->err, 0);
+        SessionForecast f;
+        TRY(mpri_session_forecast(s, &f, i->err));
+        mpri_session_forecast_print(s, &f, &i->out);
+        return MPR_OK;
+    }
     mpri_text_put(&i->out, "{\"steps\": [");
     for (int k = 0; k < p->n_steps; k++) put_step(&i->out, &p->steps[k], k, !k);
-    mpri_text_add(&i->out, "], \"arena_bytes\": %zu, \"arena_lower_bound_bytes\": %zu}\n",
+    mpri_text_add(&i->out, "], \"arena_bytes\": %zu, \"arena_lower_bound_bytes\": %zu",
                   p->arena_bytes, p->live_bound_bytes);
+    SessionForecast f;
+    TRY(mpri_session_forecast(s, &f, i->err));
+    if (f.known)
+        mpri_text_add(&i->out, ", \"forecast\": {\"arena_bytes_float32\": %zu, \"moved_bytes\": "
+                      "%.0f, \"moved_bytes_float32\": %.0f}", f.memory_f32, f.bytes,
+                      f.bytes_f32);
+    mpri_text_put(&i->out, "}\n");
     return MPR_OK;
 }
 
 mpr_status mpri_inspect_plan(Inspect *i)
 {
     mpr_session *s;
-    TRY(open(i, i->o.loss, &s, i->err));
+    TRY(mpri_inspect_open(i, i->o.loss, &s, i->err));
     mpr_status status = print_plan(i, s);
     mpri_session_close(s);
     return status;
@@ -169,7 +138,7 @@ static mpr_status put_bill(Inspect *i, const char *const *bind, bool first)
     for (int k = 0; bind[k]; k++)
         snprintf(label + strlen(label), sizeof(label) - strlen(label), "%s%s", k ? " " : "",
                  bind[k]);
-    TRY(open(i, i->o.loss, &s, i->err));
+    TRY(mpri_inspect_open(i, i->o.loss, &s, i->err));
     mpr_status status = bind_shapes(s, bind, i->err);
     if (status == MPR_OK) status = mpri_session_memory(s, &b, i->err);
     if (status == MPR_OK && i->o.json) {

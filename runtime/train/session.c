@@ -176,8 +176,8 @@ static mpr_status tell_cause(const mpr_session *s, const Graph *source, Err *err
     return err->code;
 }
 
-mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *source, Arena *arena,
-                                Graph **out, Err *err)
+mpr_status mpri_session_prepare_as(mpr_session *s, const PassOptions *o, const Log *log,
+                                   const Graph *source, Arena *arena, Graph **out, Err *err)
 {
     Graph *g = mpri_graph_clone(source, arena);
     if (!g) return mpri_err_nomem(err, 0);
@@ -188,16 +188,23 @@ mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *s
     PassCtx ctx = {
         .scratch = &scratch,
         .alloc = &s->ctx->alloc,
-        .log = &s->ctx->log,
-        .o = &s->pass[mode],
+        .log = log,
+        .o = o,
         .ref = &s->device->kernels,
     };
     mpr_status status = mpri_passes_run(&ctx, STAGE_PREPARE, g, err);
     mpri_arena_destroy(&scratch);
     if (status != MPR_OK) return tell_cause(s, source, err);
     TRY(check_operators(s, g, err));
-    mpri_painted_explain(s->painted[mode], g);
     *out = g;
+    return MPR_OK;
+}
+
+mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *source, Arena *arena,
+                                Graph **out, Err *err)
+{
+    TRY(mpri_session_prepare_as(s, &s->pass[mode], &s->ctx->log, source, arena, out, err));
+    mpri_painted_explain(s->painted[mode], *out);
     return MPR_OK;
 }
 

@@ -129,6 +129,9 @@ void mpri_session_close(mpr_session *s);
 /* The graph of a mode after the prepare passes, made in `arena` from an imported one. */
 mpr_status mpri_session_prepare(mpr_session *s, SessionMode mode, const Graph *source, Arena *arena,
                                 Graph **out, Err *err);
+/* The same with other options, without a word in the log. */
+mpr_status mpri_session_prepare_as(mpr_session *s, const PassOptions *o, const Log *log,
+                                   const Graph *source, Arena *arena, Graph **out, Err *err);
 /* Copies NULL-terminated strings into an arena; NULL stays NULL. */
 mpr_status mpri_copy_strings(Arena *a, const char *const *list, const char *const **out, Err *err);
 
@@ -167,6 +170,15 @@ mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err);
 mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out, Err *err);
 void mpri_session_plans_free(mpr_session *s);
 mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err);
+/* The plan of training beside that of float32 throughout, for the bound shapes. */
+typedef struct SessionForecast {
+    bool known;               /* false without autocast */
+    size_t memory, memory_f32; /* activations, workspace, 16-bit copies of weights */
+    double bytes, bytes_f32;  /* read and written in a step */
+} SessionForecast;
+mpr_status mpri_session_forecast(mpr_session *s, SessionForecast *out, Err *err);
+/* For people: what is to be expected, and a warning where 16 bits do not pay. */
+void mpri_session_forecast_print(const mpr_session *s, const SessionForecast *f, Text *out);
 mpr_status mpri_session_plan_print(mpr_session *s, char **text, Err *err);
 mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *err);
 

@@ -148,33 +148,50 @@ static void take_shapes(mpr_session *s, Graph *g)
     }
 }
 
-/* A graph with the bound dims, after all bind passes, in `arena`. */
-static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, Graph **out,
-                              Err *err)
+/* The bind passes on a prepared graph in `arena`. */
+static mpr_status bind_graph(mpr_session *s, const PassOptions *o, const Log *log, Arena *arena,
+                             Graph *g, Err *err)
 {
-    Graph *g;
-    TRY(prepared_graph(s, mode, arena, &g, err));
     TRY(need_inputs(s, g, err));
     DimBinding *binding = mpri_binding_create(arena, g->sym);
     if (!binding) return mpri_err_nomem(err, 0);
     TRY(bind_dims(s, g, binding, err));
     take_shapes(s, g);
-    PassOptions o = s->pass[mode];
-    o.grads = mode == MODE_TRAIN && s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {
         .scratch = &scratch,
         .alloc = &s->ctx->alloc,
-        .log = &s->ctx->log,
-        .o = &o,
+        .log = log,
+        .o = o,
         .ref = &s->device->kernels,
         .binding = binding,
     };
     mpr_status status = mpri_passes_run(&ctx, STAGE_BIND, g, err);
     mpri_arena_destroy(&scratch);
-    *out = g;
     return status;
+}
+
+/* A graph with the bound dims, after all bind passes, in `arena`. */
+static mpr_status bound_graph(mpr_session *s, SessionMode mode, Arena *arena, Graph **out,
+                              Err *err)
+{
+    TRY(prepared_graph(s, mode, arena, out, err));
+    PassOptions o = s->pass[mode];
+    o.grads = mode == MODE_TRAIN && s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
+    return bind_graph(s, &o, &s->ctx->log, arena, *out, err);
+}
+
+/* Takes the arena over, also when it fails. */
+static mpr_status plan_of(mpr_session *s, mpr_status status, Graph *g, Arena *arena, Plan **out,
+                          Err *err)
+{
+    if (status != MPR_OK) {
+        mpri_arena_destroy(arena);
+        return status;
+    }
+    PlanOptions o = {.kernels = s->o.kernels};
+    return mpri_plan_create(s->device, &s->store, g, *arena, &o, out, err);
 }
 
 static mpr_status make_plan(mpr_session *s, SessionMode mode, Plan **out, Err *err)
@@ -183,12 +200,74 @@ static mpr_status make_plan(mpr_session *s, SessionMode mode, Plan **out, Err *e
     mpri_arena_init(&arena, &s->ctx->alloc, 0);
     Graph *g = NULL;
     mpr_status status = bound_graph(s, mode, &arena, &g, err);
-    if (status != MPR_OK) {
-        mpri_arena_destroy(&arena);
-        return status;
+    return plan_of(s, status, g, &arena, out, err);
+}
+
+/* ---- what float32 would take ---- */
+
+static mpr_status plain_plan(mpr_session *s, Plan **out, Err *err)
+{
+    static const Log silent;
+    Arena arena;
+    Graph *g = NULL;
+    PassOptions o = s->pass[MODE_TRAIN];
+    o.autocast = MPR_DTYPE_NONE;
+    o.profile = NULL;
+    o.dump_after = NULL;
+    mpri_arena_init(&arena, &s->ctx->alloc, 0);
+    mpr_status status = mpri_session_prepare_as(s, &o, &silent, s->model->m->graph, &arena, &g, err);
+    o.grads = s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
+    if (status == MPR_OK) status = bind_graph(s, &o, &silent, &arena, g, err);
+    return plan_of(s, status, g, &arena, out, err);
+}
+
+static double value_bytes(const Value *v)
+{
+    int64_t n = v ? mpri_shape_elements(&v->shape) : 0;
+    return n > 0 ? (double)n * (double)mpri_dtype_size(v->dtype) : 0;
+}
+
+static double traffic(const Plan *p)
+{
+    double sum = 0;
+    for (int i = 0; i < p->n_steps; i++) {
+        const Node *n = p->steps[i].node;
+        for (int k = 0; k < n->n_in; k++) sum += value_bytes(n->in[k]);
+        for (int k = 0; k < n->n_out; k++) sum += value_bytes(n->out[k]);
     }
-    PlanOptions o = {.kernels = s->o.kernels};
-    return mpri_plan_create(s->device, &s->store, g, arena, &o, out, err);
+    return sum;
+}
+
+mpr_status mpri_session_forecast(mpr_session *s, SessionForecast *out, Err *err)
+{
+    SessionPlan *sp;
+    Plan *plain;
+    *out = (SessionForecast){0};
+    if (!s->profile[MODE_TRAIN] || s->model->m->n_open) return MPR_OK;
+    TRY(mpri_session_plan(s, MODE_TRAIN, &sp, err));
+    TRY(plain_plan(s, &plain, err));
+    *out = (SessionForecast){.known = true,
+                             .memory = sp->plan->arena_bytes,
+                             .memory_f32 = plain->arena_bytes,
+                             .bytes = traffic(sp->plan),
+                             .bytes_f32 = traffic(plain)};
+    mpri_plan_destroy(plain);
+    return MPR_OK;
+}
+
+void mpri_session_forecast_print(const mpr_session *s, const SessionForecast *f, Text *out)
+{
+    const char *low = mpri_dtype_long(s->autocast[MODE_TRAIN]);
+    if (!f->known) return;
+    mpri_text_add(out, "forecast     %s: %.3f MB of activations, %.3f MB moved in a step; "
+                  "float32: %.3f MB, %.3f MB\n", low, 1e-6 * (double)f->memory, 1e-6 * f->bytes,
+                  1e-6 * (double)f->memory_f32, 1e-6 * f->bytes_f32);
+    if (f->memory > f->memory_f32)
+        mpri_text_add(out, "             warning: %s needs more memory than float32 here; a larger "
+                      "batch pays for the copies of the weights\n", low);
+    if (f->bytes > f->bytes_f32)
+        mpri_text_add(out, "             warning: %s will be slower than float32 here: the CPU "
+                      "computes products in float32, and more bytes are moved\n", low);
 }
 
 static mpr_status check_memory(const mpr_session *s, const Plan *p, Err *err)

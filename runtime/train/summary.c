@@ -101,6 +101,10 @@ static mpr_status put_memory(Text *t, mpr_trainer *tr, Err *err)
     put_bytes(t, "optimizer", bill.optimizer);
     put_bytes(t, "activations", bill.activations);
     put_bytes(t, "constants", bill.constants);
+    SessionForecast forecast;
+    Err why = {0}; /* what float32 would take is no reason to stop */
+    if (mpri_session_forecast(tr->s, &forecast, &why) == MPR_OK)
+        mpri_session_forecast_print(tr->s, &forecast, t);
     return MPR_OK;
 }
 
@@ -118,6 +122,7 @@ mpr_status mpri_trainer_summary(mpr_trainer *tr, char **text, Err *err)
     put_dropout(&t, s->graph[MODE_TRAIN]);
     mpri_text_add(&t, "loss         %s\n", s->loss);
     put_precision(&t, tr);
+    if (s->profile[MODE_TRAIN]) mpri_profile_print(s->profile[MODE_TRAIN], &t);
     put_types(&t, s->graph[MODE_TRAIN]);
     mpri_text_add(&t, "optimizer    %s, learning rate %s, weight decay %s, schedule %s\n",
                   mpri_optimizer_name(tr->opt), mpri_print_f64(a, tr->p->base_rate),

@@ -261,7 +261,7 @@ mpr_status mpri_recover_layernorm(PassCtx *ctx, Graph *g, Node *n, bool *hit, Er
         mpri_log(ctx->log, MPR_LOG_WARNING,
                  "normalization at node '%s' has epsilon 0 (lost to 16 bits in the file): "
                  "constant rows give NaN",
-                 mpri_err_name(f.final->name));
+                 mpri_err_name(*f.final->name ? f.final->name : f.final->out[0]->name));
     if (!f.scale) TRY(ones(g, &f, &f.scale, err));
     Builder b = {.g = g,
                  .before = f.final,

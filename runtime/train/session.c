@@ -227,6 +227,24 @@ static mpr_status open_graphs(mpr_session *s, Err *err)
     return MPR_OK;
 }
 
+/* Masters are float32, whatever the file stores. */
+static void tell_masters(const mpr_session *s)
+{
+    const Graph *g = s->graph[MODE_TRAIN];
+    DType type = MPR_DTYPE_NONE;
+    int n = 0;
+    for (int i = 0; i < s->n_params; i++) {
+        DType t = g->params[s->params[i].index].file_dtype;
+        if (!mpri_dtype_is_low(t)) continue;
+        type = t;
+        n++;
+    }
+    if (s->loss && n)
+        mpri_log(&s->ctx->log, MPR_LOG_NOTICE,
+                 "%d of %d trained tensors are %s in the file: their masters and the optimizer are "
+                 "float32", n, s->n_params, mpri_dtype_long(type));
+}
+
 static mpr_status list_inputs(mpr_session *s, Err *err)
 {
     const Graph *g = s->graph[MODE_TRAIN];
@@ -253,6 +271,7 @@ static mpr_status open_session(mpr_session *s, Err *err)
     TRY(load_profiles(s, err));
     TRY(open_graphs(s, err));
     TRY(mpri_session_list_params(s, s->graph[MODE_TRAIN], err));
+    tell_masters(s);
     TRY(list_inputs(s, err));
     return mpri_store_add_graph(&s->store, s->graph[MODE_TRAIN], err);
 }

@@ -53,6 +53,20 @@ VF_FN Pool pool_of(const PoolWindow *p, const Tensor *x, const Tensor *y)
     return k;
 }
 
+/* a / n, a >= 0; a division takes longer than the vectors of a short row. */
+VF_FN int64_t divide(int64_t a, int64_t n, int64_t *rest)
+{
+    int64_t q = n == 1 ? a : n == 2 ? (int64_t)((uint64_t)a >> 1) : a / n;
+    *rest = a - q * n;
+    return q;
+}
+VF_FN int64_t modulo(int64_t a, int64_t n)
+{
+    int64_t rest;
+    divide(a, n, &rest);
+    return rest;
+}
+
 /* Input row of a plane that output row `o` sees through leading tap t, or -1 in the padding. */
 VF_FN int64_t row_at(const Pool *k, int64_t o, int64_t t)
 {
@@ -78,10 +92,10 @@ VF_FN int64_t seen_at(const Pool *k, int64_t r, int64_t t)
 {
     int64_t at = 0, stride = 1;
     if (k->lead == 1) { /* the general way divides six times */
-        int64_t o = r + k->d[0].begin - t * k->d[0].dilation;
-        if (o < 0 || (k->d[0].stride > 1 && o % k->d[0].stride)) return -1;
-        o = k->d[0].stride > 1 ? o / k->d[0].stride : o;
-        return o < k->d[0].out ? o : -1;
+        int64_t place = r + k->d[0].begin - t * k->d[0].dilation, rest, o;
+        if (place < 0) return -1;
+        o = divide(place, k->d[0].stride, &rest);
+        return rest == 0 && o < k->d[0].out ? o : -1;
     }
     for (int i = k->lead - 1; i >= 0; i--) {
         const WindowDim *d = &k->d[i];

@@ -14,16 +14,63 @@ typedef struct Seer { /* an output row that sees an input row */
 
 /* ---- MaxPool ---- */
 
-/* Row r of a plane in phases, -inf in the padding. */
-VF_FN void load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *row, float *line)
+/* Where elements 0, 2, … of an input row begin among its phases, and elements 1, 3, … of it. For a
+ * stride of 2 they are dealt and woven without the padding before them: a vector is then loaded as
+ * it was stored, and does not wait for two stores. */
+VF_FN void runs_of_two(const Pool *k, int64_t *even, int64_t *odd)
 {
-    int64_t n = k->last.in, pad = k->last.begin, at = (plane * k->rows_in + r) * n, i = 0;
-    float *to = k->last.stride == 1 ? row : line;
-    fill(to, pad, -INFINITY);
-    fill(to + pad + n, k->line - pad - n, -INFINITY);
-    for (; i + VF_LANES <= n; i += VF_LANES) vf_store(to + pad + i, vf_ld(t, k->x->data, at + i));
-    if (i < n) vf_store_n(to + pad + i, vf_ld_n(t, k->x->data, at + i, (int)(n - i)), (int)(n - i));
-    deal(k, line, row);
+    int64_t pad = k->last.begin;
+    *even = pad % 2 * k->phase + pad / 2;
+    *odd = (pad + 1) % 2 * k->phase + (pad + 1) / 2;
+}
+
+/* Row r of a plane in phases; beside it is -inf. True
+ * if there is a NaN in it. */
+VF_FN bool load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *restrict row,
+                    float *restrict line)
+{
+    int64_t n = k->last.in, s = k->last.stride, at = (plane * k->rows_in + r) * n;
+    float *to = s == 1 ? row + k->last.begin : s == 2 ? line : line + k->last.begin;
+    vm odd = vm_first(0);
+    if (s > 2) fill(line, k->line, -INFINITY);
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        int left = (int)least(VF_LANES, n - i);
+        vf v = left == VF_LANES ? vf_ld(t, k->x->data, at + i)
+                                : vf_ld_n(t, k->x->data, at + i, left);
+        odd = vm_or(odd, vm_nan(v));
+        if (left == VF_LANES) vf_store(to + i, v);
+        else vf_store_n(to + i, v, left);
+    }
+    if (s == 2) {
+        int64_t even_at, odd_at;
+        runs_of_two(k, &even_at, &odd_at);
+        for (int64_t i = 0; i < tiles_of(n, 2); i++) {
+            row[even_at + i] = line[2 * i];
+            row[odd_at + i] = line[2 * i + 1];
+        }
+    } else {
+        deal(k, line, row);
+    }
+    return vm_any(odd);
+}
+
+/* What the phases of an input row hold becomes row r of dx. */
+VF_FN void finish_row(const Pool *k, int64_t plane, int64_t r, const float *restrict sums,
+                      float *restrict line)
+{
+    int64_t n = k->last.in, at = (plane * k->rows_in + r) * n;
+    if (k->last.stride != 2) {
+        store_row(k->dx, at, weave(k, sums, line) + k->last.begin, n);
+        return;
+    }
+    int64_t even_at, odd_at;
+    runs_of_two(k, &even_at, &odd_at);
+    for (int64_t i = 0; i < tiles_of(n, 2); i++) {
+        line[2 * i] = sums[even_at + i];
+        line[2 * i + 1] = sums[odd_at + i];
+    }
+    store_row(k->dx, at, line, n);
+    line[n] = -INFINITY; /* load_row deals it, too, if n is odd */
 }
 
 /* The tap that a window's gradient goes to, or -1: of any number of taps, with -inf and NaN among
@@ -46,35 +93,50 @@ static float find_tap(const Pool *k, int64_t o, int64_t ox, const float *rows)
     return (float)best;
 }
 
-/* Taps of the windows of an output row, as many at a time as a vector has lanes. */
-VF_FN void find_taps(const Pool *k, int64_t o, const float *rows, float *found)
+/* Of n windows: the first tap that holds the maximum. True if there is nothing above -inf in one. */
+VF_FN bool first_taps(const float *restrict const *place, const float *number, int64_t taps,
+                      int64_t n, float *restrict found)
 {
-    int64_t n = k->last.out, taps = 0, place[MANY_TAPS];
+    vm odd = vm_first(0);
+    for (int64_t ox = 0; ox < n; ox += VF_LANES) {
+        int left = (int)least(VF_LANES, n - ox);
+        vf top = vf_load(place[0] + ox), tap = vf_set1(number[0]);
+        for (int64_t j = 1; j < taps; j++) {
+            vf x = vf_load(place[j] + ox);
+            tap = vf_blend(vm_gt(x, top), vf_set1(number[j]), tap);
+            top = vf_max(x, top);
+        }
+        if (left == VF_LANES) vf_store(found + ox, tap);
+        else vf_store_n(found + ox, tap, left);
+        odd = vm_or(odd, vm_and(vm_eq(top, vf_set1(-INFINITY)), vm_first(left)));
+    }
+    return vm_any(odd);
+}
+
+/* Taps of the windows of an output row, as many at a time as a vector has lanes; one by one where
+ * `odd` says that they see a NaN. */
+VF_FN void find_taps(const Pool *k, int64_t o, const float *rows, bool odd, float *found)
+{
+    int64_t n = k->last.out, taps = 0;
+    const float *place[MANY_TAPS];
     float number[MANY_TAPS];
     bool many = k->taps * k->last.taps > MANY_TAPS;
     for (int64_t v = 0; v < k->taps && !many; v++) {
-        int64_t r = row_at(k, o, v);
-        for (int64_t kx = 0; r >= 0 && kx < k->last.taps; kx++) {
-            place[taps] = r % k->ring * k->line + tap_at(k, kx);
+        int64_t r = row_at(k, o, v), phase = 0, back = 0; /* of tap kx */
+        if (r < 0) continue;
+        const float *row = rows + r % k->ring * k->line;
+        for (int64_t kx = 0; kx < k->last.taps; kx++) {
+            place[taps] = row + phase * k->phase + back;
             number[taps++] = (float)(v * k->last.taps + kx);
+            for (phase += k->last.dilation; phase >= k->last.stride; phase -= k->last.stride)
+                back++;
         }
     }
-    for (int64_t ox = 0; ox < n; ox += VF_LANES) {
-        int left = (int)least(VF_LANES, n - ox);
-        vf top = vf_set1(-INFINITY), tap = vf_set1(-1.0f);
-        vm odd = vm_first(0);
-        for (int64_t j = 0; j < taps; j++) {
-            vf x = vf_load(rows + place[j] + ox);
-            vm take = vm_gt(x, top);
-            odd = vm_or(odd, vm_nan(x));
-            top = vf_blend(take, x, top);
-            tap = vf_blend(take, vf_set1(number[j]), tap);
-        }
-        vf_store_n(found + ox, tap, left);
-        odd = vm_or(odd, vm_eq(top, vf_set1(-INFINITY)));
-        if (!vm_any(vm_and(odd, vm_first(left)))) continue;
-        for (int i = 0; i < left; i++) found[ox + i] = find_tap(k, o, ox + i, rows);
-    }
+    if (taps == 9 && !odd) odd = first_taps(place, number, 9, n, found);
+    else if (taps == 4 && !odd) odd = first_taps(place, number, 4, n, found);
+    else if (taps > 0 && !odd) odd = first_taps(place, number, taps, n, found);
+    if (taps > 0 && !odd) return;
+    for (int64_t ox = 0; ox < n; ox++) found[ox] = find_tap(k, o, ox, rows);
 }
 
 /* Input rows [*begin, *end) lie from the first to the last row that output row o sees. */
@@ -89,13 +151,13 @@ static void rows_under(const Pool *k, int64_t o, int64_t *begin, int64_t *end)
     *end = least(k->rows_in, last > -1 ? last + 1 : 0);
 }
 
-/* sums[i] += what the n windows around element i give it. */
-VF_FN void collect_phase(const float *restrict found, const float *restrict dy,
-                         const Seer *restrict windows, int64_t n, float *restrict sums,
-                         int64_t phase)
+/* sums[i] = (added to it: +=) what the n windows around element i give it. */
+VF_FN void collect_n(const float *restrict found, const float *restrict dy,
+                     const Seer *restrict windows, int64_t n, bool add, float *restrict sums,
+                     int64_t width)
 {
-    for (int64_t i = 0; i < phase; i += VF_LANES) {
-        vf sum = vf_load(sums + i);
+    for (int64_t i = 0; i < width; i += VF_LANES) {
+        vf sum = add ? vf_load(sums + i) : vf_zero();
         for (int64_t j = 0; j < n; j++) {
             vm hit = vm_eq(vf_load(found + windows[j].at + i), vf_set1((float)windows[j].tap));
             sum += vf_blend(hit, vf_load(dy + windows[j].at + i), vf_zero());
@@ -104,30 +166,44 @@ VF_FN void collect_phase(const float *restrict found, const float *restrict dy,
     }
 }
 
+VF_FN void collect_phase(const float *restrict found, const float *restrict dy,
+                         const Seer *restrict windows, int64_t n, bool add, float *restrict sums,
+                         int64_t width)
+{
+    if (add) collect_n(found, dy, windows, n, true, sums, width);
+    else if (n == 1) collect_n(found, dy, windows, 1, false, sums, width);
+    else if (n == 2) collect_n(found, dy, windows, 2, false, sums, width);
+    else if (n == 4) collect_n(found, dy, windows, 4, false, sums, width);
+    else collect_n(found, dy, windows, n, false, sums, width);
+}
+
 /* dx of row r in phases: every element looks at the windows that it lies in. */
 VF_FN void collect_row(const Pool *k, int64_t r, const float *found, const float *dy, float *sums,
                        Seer *seers)
 {
     int64_t s = k->last.stride, dilation = k->last.dilation, count = 0;
+    int64_t width = tiles_of(k->last.begin + k->last.in, s); /* of a phase: what becomes dx */
     for (int64_t v = 0; v < k->taps; v++) {
         int64_t o = seen_at(k, r, v);
-        if (o >= 0) seers[count++] = (Seer){o % k->kept * k->given + k->front, v * k->last.taps};
+        if (o >= 0) seers[count++] = (Seer){modulo(o, k->kept) * k->given + k->front,
+                                            v * k->last.taps};
     }
-    memset(sums, 0, row_bytes(k, 1));
-    for (int64_t p = 0; p < s && count > 0; p++) {
+    for (int64_t p = 0; p < s; p++) {
         Seer windows[MANY_TAPS];
         int64_t n = 0, phase = 0, back = 0; /* of tap kx */
+        bool add = false;
         for (int64_t kx = 0; kx < k->last.taps; kx++) {
             for (int64_t j = 0; j < count && phase == p; j++) {
                 if (n == MANY_TAPS) {
-                    collect_phase(found, dy, windows, n, sums + p * k->phase, k->phase);
+                    collect_phase(found, dy, windows, n, add, sums + p * k->phase, width);
+                    add = true;
                     n = 0;
                 }
                 windows[n++] = (Seer){seers[j].at - back, seers[j].tap + kx};
             }
             for (phase += dilation; phase >= s; phase -= s) back++;
         }
-        collect_phase(found, dy, windows, n, sums + p * k->phase, k->phase);
+        collect_phase(found, dy, windows, n, add, sums + p * k->phase, width);
     }
 }
 
@@ -136,16 +212,17 @@ VF_FN void max_grad_plane(const Pool *k, DType t, int64_t plane, float *line)
     float *sums = line + k->line, *rows = sums + k->line, *found = rows + k->ring * k->line;
     float *dy = found + k->kept * k->given;
     Seer *seers = (Seer *)(void *)(dy + k->kept * k->given);
-    int64_t ready = 0, loaded = 0, n = k->last.out;
+    int64_t ready = 0, loaded = 0, n = k->last.out, last_odd = -1; /* the last row with a NaN */
     for (int64_t r = 0; r < k->rows_in; r++) {
         int64_t need = k->rows_out;
         if (k->lead == 1) need = least(need, (r + k->d[0].begin) / k->d[0].stride + 1);
         for (; ready < need; ready++) {
-            int64_t begin, end, to = ready % k->kept * k->given + k->front;
+            int64_t begin, end, to = modulo(ready, k->kept) * k->given + k->front;
             rows_under(k, ready, &begin, &end);
             for (loaded = loaded > begin ? loaded : begin; loaded < end; loaded++)
-                load_row(k, t, plane, loaded, rows + loaded % k->ring * k->line, line);
-            find_taps(k, ready, rows, found + to);
+                if (load_row(k, t, plane, loaded, rows + loaded % k->ring * k->line, line))
+                    last_odd = loaded;
+            find_taps(k, ready, rows, last_odd >= begin, found + to);
             for (int64_t i = 0; i < n; i += VF_LANES) {
                 int left = (int)least(VF_LANES, n - i);
                 int64_t at = (plane * k->rows_out + ready) * n + i;
@@ -153,8 +230,7 @@ VF_FN void max_grad_plane(const Pool *k, DType t, int64_t plane, float *line)
             }
         }
         collect_row(k, r, found, dy, sums, seers);
-        store_row(k->dx, (plane * k->rows_in + r) * k->last.in,
-                  weave(k, sums, line) + k->last.begin, k->last.in);
+        finish_row(k, plane, r, sums, line);
     }
 }
 
@@ -162,7 +238,8 @@ static void max_grad_tile(void *ctx, int64_t plane, int worker)
 {
     const Pool *k = ctx;
     float *line = worker_rows(k, worker), *found = line + (2 + k->ring) * k->line;
-    fill(found, k->kept * k->given, -1.0f); /* beside the rows: no tap */
+    fill(line, (2 + k->ring) * k->line, -INFINITY); /* beside what is loaded */
+    fill(found, k->kept * k->given, -1.0f);         /* beside the rows: no tap */
     switch ((int)k->x->dtype) {
     case MPR_FLOAT32: max_grad_plane(k, MPR_FLOAT32, plane, line); break;
     case MPR_FLOAT16: max_grad_plane(k, MPR_FLOAT16, plane, line); break;

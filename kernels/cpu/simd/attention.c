@@ -3,7 +3,9 @@
  * product, which also converts 16-bit storage while packing.
  *
  * Forward: a tile is one block of queries of one head; it runs over the keys with the maximum
- * and the sum of exponentials so far, and scales what it has when the maximum grows. Backward: a
+ * and the sum of exponentials so far, and scales what it has when the maximum grows. A packed block
+ * of keys and values serves all its queries; the scores of one panel of them at a time stay in the
+ * L1 cache. Backward: a
  * tile is one key head with all queries that read it, so dk and dv of a block of keys are summed
  * in one place and dq in an f32 buffer of the worker: order of additions and bits do not depend on
  * threads.
@@ -16,13 +18,20 @@
 #include "kernels/cpu/simd/tiles.h"
 #include "kernels/cpu/simd/vmath.h"
 
-enum { BLOCK_Q = 64 / GEMM_MR * GEMM_MR, BLOCK_K = 128, SLACK = 16 };
+enum {
+    FORWARD_Q = 140 / GEMM_MR * GEMM_MR,
+    FORWARD_K = 256,
+    BLOCK_Q = 64 / GEMM_MR * GEMM_MR, /* of the backward pass */
+    BLOCK_K = 128,
+    SLACK = 16,
+    FEW_TILES = 16, /* so many large tiles are enough for any number of threads */
+};
 
 typedef struct Job {
     AttentionForm f;
     const Tensor *q, *k, *v, *dy, *y, *lse;
     Tensor *out, *out_lse, *dq, *dk, *dv;
-    int64_t blocks; /* of queries */
+    int64_t blocks, block; /* of queries: how many, how long */
     size_t floats;  /* of workspace per worker */
     float *work;
 } Job;
@@ -54,16 +63,17 @@ static void pack_rows(DType t, bool trans, float *dst, const void *src, int64_t 
         pack_a(t, trans, dst + full * GEMM_MR * k, src, ld, m, full * GEMM_MR, (int)rest, 1, 0, k);
 }
 
-static void multiply(int64_t m, int64_t n, int64_t k, const float *a, const float *b, float *out,
-                     int64_t ld, bool add)
+/* out = alpha a b, or added to it. Panels of b are `deep` long, the product takes the first k. */
+static void multiply(int64_t m, int64_t n, int64_t k, float alpha, const float *a, const float *b,
+                     int64_t deep, float *out, int64_t ld, bool add)
 {
     for (int64_t j = 0; j < n; j += GEMM_NR) {
         int width = (int)least(GEMM_NR, n - j);
         for (int64_t i = 0; i < m; i += GEMM_MR) {
             int rows = (int)least(GEMM_MR, m - i);
             float *c = out + i * ld + j;
-            gemm_kernels[rows - 1][width > VF_LANES](k, a + i * k, b + j * k, add ? c : NULL, ld, c,
-                                                     ld, width, 1.0f);
+            gemm_kernels[rows - 1][width > VF_LANES](k, a + i * k, b + j * deep, add ? c : NULL, ld,
+                                                     c, ld, width, alpha);
         }
     }
 }
@@ -85,60 +95,74 @@ static void block_range(const AttentionForm *f, int64_t b, int64_t i0, int64_t m
     }
 }
 
-/* Products s[0 .. n) of query i with keys j0 .. j0 + n - 1 become scores, -inf where masked. slope
- * (may be NULL) receives the derivative of the softcap. Returns the maximum. */
+/* v = scaled products of query i with the keys j .. j + W - 1 becomes scores. */
+VF_FN vf score(const AttentionForm *f, int64_t mask_at, int64_t j, int64_t low, int64_t high, vf v,
+               float *slope)
+{
+    const Tensor *mask = f->mask_of;
+    const vf hidden = vf_set1(-INFINITY);
+    if (f->softcap > 0) {
+        vf t = vf_tanh(v * vf_set1((float)(1 / f->softcap)));
+        if (slope) vf_store(slope + j, vf_fnma(t, t, vf_set1(1.0f)));
+        v = vf_set1((float)f->softcap) * t;
+    }
+    if (j < low || j + VF_LANES > high) { /* a key outside of the range in it */
+        float lanes[VF_LANES];
+        vf_store(lanes, v);
+        for (int e = 0; e < VF_LANES; e++)
+            if (j + e < low || j + e >= high) lanes[e] = -INFINITY;
+        v = vf_load(lanes);
+    }
+    int seen = j >= high ? 0 : (int)least(VF_LANES, high - j); /* the mask may end there */
+    if (mask && mask->dtype == MPR_BOOL) {
+        vm keep = vm_load_bool_n((const uint8_t *)mask->data + mask_at + j, seen);
+        v = vf_blend(keep, v, hidden);
+    } else if (mask) {
+        vf bias = vf_ld_n(mask->dtype, mask->data, mask_at + j, seen);
+        vm off = vm_or(vm_eq(bias, hidden), vm_eq(v, hidden));
+        v = vf_blend(off, hidden, v + bias);
+    }
+    return v;
+}
+
+/* Scaled products s[0 .. n) of query i with keys j0 .. j0 + n - 1 become scores, -inf where masked
+ * and up to the end of the last vector. slope (may be NULL) receives the derivative of the softcap.
+ * Returns the maximum. */
 static float score_row(const AttentionForm *f, int64_t b, int64_t h, int64_t i, int64_t j0,
                        int64_t n, float *s, float *slope)
 {
     int64_t low, high, m = b * f->mask.batch + h * f->mask.head + i * f->mask.row + j0;
-    const Tensor *mask = f->mask_of;
-    const vf scale = vf_set1((float)f->scale), hidden = vf_set1(-INFINITY);
-    const vf cap = vf_set1((float)f->softcap), inv_cap = vf_set1((float)(1 / f->softcap));
-    vf top = hidden;
+    const bool plain = !f->mask_of && !(f->softcap > 0);
+    vf top = vf_set1(-INFINITY);
+    vm odd = vm_first(0);
     mpri_attention_range(f, b, i, &low, &high);
     low = low > j0 ? least(low - j0, n) : 0;
     high = high > j0 ? least(high - j0, n) : 0;
     for (int64_t j = 0; j < n; j += VF_LANES) {
-        int k = (int)least(VF_LANES, n - j);
-        vf v = vf_load_n(s + j, k) * scale;
-        if (f->softcap > 0) {
-            vf t = vf_tanh(v * inv_cap);
-            if (slope) vf_store_n(slope + j, vf_fnma(t, t, vf_set1(1.0f)), k);
-            v = cap * t;
+        vf v = vf_load(s + j);
+        if (!plain || j < low || j + VF_LANES > high) {
+            v = score(f, m, j, low, high, v, slope);
+            vf_store(s + j, v);
         }
-        if (j < low || j + k > high || k < VF_LANES) { /* a key outside of the range in it */
-            float lanes[VF_LANES];
-            vf_store(lanes, v);
-            for (int e = 0; e < VF_LANES; e++)
-                if (j + e < low || j + e >= high) lanes[e] = -INFINITY;
-            v = vf_load(lanes);
-        }
-        int seen = j >= high ? 0 : (int)least(k, high - j); /* the mask may end there */
-        if (mask && mask->dtype == MPR_BOOL) {
-            vm keep = vm_load_bool_n((const uint8_t *)mask->data + m + j, seen);
-            v = vf_blend(keep, v, hidden);
-        } else if (mask) {
-            vf bias = vf_ld_n(mask->dtype, mask->data, m + j, seen);
-            vm off = vm_or(vm_eq(bias, hidden), vm_eq(v, hidden));
-            v = vf_blend(off, hidden, v + bias);
-        }
-        top = vf_max_nan(top, v);
-        vf_store_n(s + j, v, k);
+        odd = vm_or(odd, vm_nan(v));
+        top = vf_max(top, v);
     }
-    return vf_hmax_nan(top);
+    return vm_any(odd) ? NAN : vf_hmax(top);
 }
 
-/* s becomes exp(s - shift), 0 where masked; returns the sum. */
+/* s, whole vectors of it, becomes exp(s - shift), 0 where masked; returns the sum. */
 static float exp_row(float *s, int64_t n, float shift)
 {
-    const vf by = vf_set1(shift), hidden = vf_set1(-INFINITY);
+    const vf by = vf_set1(shift);
     vf sum = vf_zero();
+    if (shift != shift) { /* NaN, but not where masked */
+        for (int64_t j = 0; j < n; j++) s[j] = s[j] == -INFINITY ? 0 : NAN;
+        return NAN;
+    }
     for (int64_t j = 0; j < n; j += VF_LANES) {
-        int k = (int)least(VF_LANES, n - j);
-        vf v = k == VF_LANES ? vf_load(s + j) : vf_load_n(s + j, k);
-        vf e = vf_blend(vm_eq(v, hidden), vf_zero(), vf_exp(v - by));
-        vf_store_n(s + j, e, k);
-        sum += k == VF_LANES ? e : vf_load_n(s + j, k);
+        vf e = vf_exp_share(vf_load(s + j) - by);
+        vf_store(s + j, e);
+        sum += e;
     }
     return vf_hsum(sum);
 }
@@ -163,52 +187,67 @@ static void store_row(Tensor *t, int64_t at, const float *x, int64_t n, float fa
 /* ---- forward ---- */
 
 typedef struct Forward { /* workspace of one tile */
-    float *q, *k, *s, *p, *o, top[BLOCK_Q], sum[BLOCK_Q];
+    float *q, *k, *v, *s, *p, *o, top[FORWARD_Q], sum[FORWARD_Q];
 } Forward;
 
 static size_t forward_pieces(const AttentionForm *f, float *base, Forward *w)
 {
     size_t at = 0;
-    int64_t wide = f->size > f->v_size ? f->size : f->v_size;
-    w->q = take(base, &at, BLOCK_Q * f->size);
-    w->k = take(base, &at, BLOCK_K * padded(wide));
-    w->s = take(base, &at, BLOCK_Q * BLOCK_K);
-    w->p = take(base, &at, BLOCK_Q * BLOCK_K);
-    w->o = take(base, &at, BLOCK_Q * f->v_size);
+    w->q = take(base, &at, FORWARD_Q * f->size);
+    w->k = take(base, &at, FORWARD_K * f->size);
+    w->v = take(base, &at, FORWARD_K * padded(f->v_size));
+    w->s = take(base, &at, GEMM_MR * FORWARD_K);
+    w->p = take(base, &at, GEMM_MR * FORWARD_K);
+    w->o = take(base, &at, FORWARD_Q * f->v_size);
     return at;
 }
 
-/* One block of keys for m queries from i0 on. */
-static void forward_block(const Job *job, Forward *w, int64_t b, int64_t h, int64_t i0, int64_t m,
+/* Where a tile lies: queries of a head of a batch item. */
+typedef struct Place {
+    int64_t b, h, i0, m;
+} Place;
+
+/* The panel of m queries from row r of the tile on, and a block of n keys. */
+static void forward_panel(const Job *job, Forward *w, const Place *at, int64_t r, int64_t m,
                           int64_t j0, int64_t n)
 {
     const AttentionForm *f = &job->f;
-    int64_t kv = h / (f->heads / f->kv_heads);
-    pack_b(job->k->dtype, true, w->k,
-           element(job->k, b * f->k.batch + kv * f->k.head + j0 * f->k.row), f->k.row, 0, n, 0,
-           f->size);
-    multiply(m, n, f->size, w->q, w->k, w->s, BLOCK_K, false);
+    int64_t low, high, seen = n;
+    block_range(f, at->b, at->i0 + r, m, &low, &high);
+    if (low >= j0 + n || high <= j0) return;
+    if (high < j0 + n) seen = least(n, padded(high - j0));
+    multiply(m, seen, f->size, (float)f->scale, w->q + r * f->size, w->k, f->size, w->s, FORWARD_K,
+             false);
     for (int64_t i = 0; i < m; i++) {
-        float *s = w->s + i * BLOCK_K;
-        float top = score_row(f, b, h, i0 + i, j0, n, s, NULL);
-        top = top != top || top > w->top[i] ? top : w->top[i];
-        if (top == -INFINITY) {
-            memset(s, 0, (size_t)n * sizeof *s);
+        float *s = w->s + i * FORWARD_K, *top = &w->top[r + i], *sum = &w->sum[r + i];
+        float now = score_row(f, at->b, at->h, at->i0 + r + i, j0, seen, s, NULL);
+        now = now != now || now > *top ? now : *top;
+        if (now == -INFINITY) {
+            memset(s, 0, (size_t)seen * sizeof *s);
             continue;
         }
-        if (top != w->top[i]) {
-            float back = w->top[i] == -INFINITY ? 0 : expf(w->top[i] - top);
-            scale_row(w->o + i * f->v_size, f->v_size, back);
-            w->sum[i] *= back;
-            w->top[i] = top;
+        if (now != *top) {
+            float back = *top == -INFINITY ? 0 : expf(*top - now);
+            if (*sum != 0) scale_row(w->o + (r + i) * f->v_size, f->v_size, back);
+            *sum *= back;
+            *top = now;
         }
-        w->sum[i] += exp_row(s, n, top);
+        *sum += exp_row(s, seen, now);
     }
-    pack_rows(MPR_FLOAT32, false, w->p, w->s, BLOCK_K, m, n);
-    pack_b(job->v->dtype, false, w->k,
-           element(job->v, b * f->v.batch + kv * f->v.head + j0 * f->v.row), f->v.row, 0,
-           f->v_size, 0, n);
-    multiply(m, f->v_size, n, w->p, w->k, w->o, f->v_size, true);
+    pack_rows(MPR_FLOAT32, false, w->p, w->s, FORWARD_K, m, seen);
+    multiply(m, f->v_size, seen, 1, w->p, w->v, n, w->o + r * f->v_size, f->v_size, true);
+}
+
+static void forward_keys(const Job *job, Forward *w, const Place *at, int64_t j0, int64_t n)
+{
+    const AttentionForm *f = &job->f;
+    int64_t kv = at->h / (f->heads / f->kv_heads);
+    const void *k = element(job->k, at->b * f->k.batch + kv * f->k.head + j0 * f->k.row);
+    const void *v = element(job->v, at->b * f->v.batch + kv * f->v.head + j0 * f->v.row);
+    pack_b(job->k->dtype, true, w->k, k, f->k.row, 0, n, 0, f->size);
+    pack_b(job->v->dtype, false, w->v, v, f->v.row, 0, f->v_size, 0, n);
+    for (int64_t r = 0; r < at->m; r += GEMM_MR)
+        forward_panel(job, w, at, r, least(GEMM_MR, at->m - r), j0, n);
 }
 
 static void forward_tile(void *ctx, int64_t tile, int worker)
@@ -217,29 +256,40 @@ static void forward_tile(void *ctx, int64_t tile, int worker)
     const AttentionForm *f = &job->f;
     Forward w;
     forward_pieces(f, job->work + (size_t)worker * job->floats, &w);
-    int64_t block = tile % job->blocks, h = tile / job->blocks % f->heads,
-            b = tile / job->blocks / f->heads, i0 = block * BLOCK_Q, low, high;
-    int64_t m = least(BLOCK_Q, f->queries - i0);
-    for (int64_t i = 0; i < m; i++) {
+    int64_t low, high, head = tile / job->blocks;
+    Place p = {.b = head / f->heads, .h = head % f->heads, .i0 = tile % job->blocks * job->block};
+    p.m = least(job->block, f->queries - p.i0);
+    for (int64_t i = 0; i < p.m; i++) {
         w.top[i] = -INFINITY;
         w.sum[i] = 0;
     }
-    memset(w.o, 0, (size_t)(m * f->v_size) * sizeof *w.o);
+    memset(w.o, 0, (size_t)(p.m * f->v_size) * sizeof *w.o);
     pack_rows(job->q->dtype, false, w.q,
-              element(job->q, b * f->q.batch + h * f->q.head + i0 * f->q.row), f->q.row, m,
+              element(job->q, p.b * f->q.batch + p.h * f->q.head + p.i0 * f->q.row), f->q.row, p.m,
               f->size);
-    block_range(f, b, i0, m, &low, &high);
-    for (int64_t j = low; j < high; j += BLOCK_K)
-        forward_block(job, &w, b, h, i0, m, j, least(BLOCK_K, high - j));
-    for (int64_t i = 0; i < m; i++) {
+    block_range(f, p.b, p.i0, p.m, &low, &high);
+    for (int64_t j = low; j < high; j += FORWARD_K)
+        forward_keys(job, &w, &p, j, least(FORWARD_K, high - j));
+    for (int64_t i = 0; i < p.m; i++) {
         bool none = w.top[i] == -INFINITY;
-        store_row(job->out, b * f->y.batch + h * f->y.head + (i0 + i) * f->y.row,
+        store_row(job->out, p.b * f->y.batch + p.h * f->y.head + (p.i0 + i) * f->y.row,
                   w.o + i * f->v_size, f->v_size, none ? 0 : 1 / w.sum[i]);
         if (job->out_lse)
             vf_st1(job->out_lse->dtype, job->out_lse->data,
-                   (b * f->heads + h) * f->queries + i0 + i,
+                   head * f->queries + p.i0 + i,
                    none ? INFINITY : w.top[i] + logf(w.sum[i]));
     }
+}
+
+/* Blocks of queries of like length, whole panels; short ones where heads are few. */
+static void cut_queries(Job *job)
+{
+    const AttentionForm *f = &job->f;
+    int64_t most = f->batch * f->heads < FEW_TILES ? BLOCK_Q : FORWARD_Q;
+    int64_t panels = tiles_of(f->queries, GEMM_MR);
+    job->blocks = tiles_of(panels, most / GEMM_MR);
+    job->block = job->blocks ? tiles_of(panels, job->blocks) * GEMM_MR : 0;
+    job->blocks = job->blocks ? tiles_of(f->queries, job->block) : 0;
 }
 
 static mpr_status k_attention(const KernelCall *c)
@@ -252,7 +302,7 @@ static mpr_status k_attention(const KernelCall *c)
                .out = &c->out[0],
                .out_lse = output_or_null(c, 4),
                .work = c->workspace};
-    job.blocks = tiles_of(job.f.queries, BLOCK_Q);
+    cut_queries(&job);
     job.floats = forward_pieces(&job.f, job.work, &w);
     mpri_parallel_worker(c->threads, job.f.batch * job.f.heads * job.blocks, forward_tile, &job);
     return MPR_OK;
@@ -335,9 +385,9 @@ static void backward_block(const Job *job, Backward *w, int64_t b, int64_t h, in
     const void *q = element(job->q, b * f->q.batch + h * f->q.head + i0 * f->q.row);
     const void *dy = element(job->dy, b * f->y.batch + h * f->y.head + i0 * f->y.row);
     pack_rows(job->q->dtype, false, w->a, q, f->q.row, m, f->size);
-    multiply(m, n, f->size, w->a, w->kt, w->s, BLOCK_K, false);
+    multiply(m, n, f->size, (float)f->scale, w->a, w->kt, f->size, w->s, BLOCK_K, false);
     pack_rows(job->dy->dtype, false, w->a, dy, f->y.row, m, f->v_size);
-    multiply(m, n, f->v_size, w->a, w->vt, w->dp, BLOCK_K, false);
+    multiply(m, n, f->v_size, 1, w->a, w->vt, f->v_size, w->dp, BLOCK_K, false);
     for (int64_t i = 0; i < m; i++) {
         float *slope = f->softcap > 0 ? w->slope + i * BLOCK_K : NULL, *s = w->s + i * BLOCK_K;
         score_row(f, b, h, i0 + i, j0, n, s, slope);
@@ -348,12 +398,12 @@ static void backward_block(const Job *job, Backward *w, int64_t b, int64_t h, in
     /* rows of P^T and dS^T are keys: BLOCK_K of them at most, BLOCK_Q long */
     pack_rows(MPR_FLOAT32, true, w->a, w->s, BLOCK_K, n, m);
     pack_b(job->dy->dtype, false, w->b, dy, f->y.row, 0, f->v_size, 0, m);
-    multiply(n, f->v_size, m, w->a, w->b, w->dv, f->v_size, true);
+    multiply(n, f->v_size, m, 1, w->a, w->b, m, w->dv, f->v_size, true);
     pack_rows(MPR_FLOAT32, true, w->a, w->dp, BLOCK_K, n, m);
     pack_b(job->q->dtype, false, w->b, q, f->q.row, 0, f->size, 0, m);
-    multiply(n, f->size, m, w->a, w->b, w->dk, f->size, true);
+    multiply(n, f->size, m, 1, w->a, w->b, m, w->dk, f->size, true);
     pack_rows(MPR_FLOAT32, false, w->a, w->dp, BLOCK_K, m, n);
-    multiply(m, f->size, n, w->a, w->k, w->dq + in_group * f->size, f->size, true);
+    multiply(m, f->size, n, 1, w->a, w->k, n, w->dq + in_group * f->size, f->size, true);
 }
 
 static void backward_keys(const Job *job, Backward *w, int64_t b, int64_t kv, int64_t j0, int64_t n)

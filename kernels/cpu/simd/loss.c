@@ -65,7 +65,7 @@ static mpr_status check_labels(const CrossEntropy *e, const KernelCall *c)
 
 /* ---- forward ---- */
 
-VF_FN vf exp_from(vf x, vf top) { return vf_exp(x - top); }
+VF_FN vf exp_from(vf x, vf top) { return vf_exp_share(x - top); }
 VF_FN vf below(vf x, vf lse) { return lse - x; }
 
 VF_FN float row_top(DType t, const void *x, int64_t at, int64_t n)
@@ -154,13 +154,14 @@ VF_FN void backward_row(const CrossEntropy *e, DType t, int64_t row)
     vf lse = vf_set1(vf_ld1(e->saved->dtype, e->saved->data, row)), scale = vf_set1(g),
        rest = vf_set1(soft);
     float own[VF_LANES]; /* read the label's logit before it is written over */
-    vf_store(own, vf_exp(vf_set1(vf_ld1(t, e->x->data, at + label)) - lse));
+    vf_store(own, vf_exp_share(vf_set1(vf_ld1(t, e->x->data, at + label)) - lse));
     int64_t j = 0;
     for (; j + VF_LANES <= e->classes; j += VF_LANES)
-        vf_st(to, dx, at + j, scale * (vf_exp(vf_ld(t, e->x->data, at + j) - lse) - rest));
+        vf_st(to, dx, at + j, scale * (vf_exp_share(vf_ld(t, e->x->data, at + j) - lse) - rest));
     int k = (int)(e->classes - j);
     if (k)
-        vf_st_n(to, dx, at + j, scale * (vf_exp(vf_ld_n(t, e->x->data, at + j, k) - lse) - rest),
+        vf_st_n(to, dx, at + j,
+                scale * (vf_exp_share(vf_ld_n(t, e->x->data, at + j, k) - lse) - rest),
                 k);
     vf_st1(to, dx, at + label, g * (own[0] - soft - (1 - e->smoothing)));
 }

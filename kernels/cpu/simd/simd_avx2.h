@@ -92,6 +92,7 @@ VF_FN vf vf_ldexp(vf x, vi n)
     vi half = n >> 1;
     return x * vf_exp2i_(half) * vf_exp2i_(n - half);
 }
+VF_FN vf vf_scale2(vf x, vf n) { return vf_ldexp(x, vi_round(n)); } /* n a whole number */
 
 VF_FN vf vf_from_f16(vh h) { return _mm256_cvtph_ps(h); }
 VF_FN vh vf_to_f16(vf x)

@@ -80,6 +80,7 @@ VF_FN vf vf_floor(vf a)
 }
 /* x * 2^n, one rounding. */
 VF_FN vf vf_ldexp(vf x, vi n) { return _mm512_scalef_ps(x, vf_from_vi(n)); }
+VF_FN vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); } /* n a whole number */
 
 VF_FN vf vf_from_f16(vh h) { return _mm512_cvtph_ps(h); }
 VF_FN vh vf_to_f16(vf x)

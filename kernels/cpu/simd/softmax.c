@@ -38,7 +38,7 @@ VF_FN float row_max(DType t, const void *x, int64_t at, int64_t n)
     return top;
 }
 
-VF_FN vf exp_from(vf x, vf top) { return vf_exp(x - top); }
+VF_FN vf exp_from(vf x, vf top) { return vf_exp_share(x - top); }
 
 /* exp(x - top) into y (f32), returns the sum; joined every SUM_BLOCK elements as in run_sum. */
 VF_FN float row_exp(DType t, const void *x, float *y, int64_t at, int64_t n, vf top)
@@ -153,7 +153,7 @@ VF_FN void row_log_softmax_grad(const Job *job, DType t, int64_t at)
     vf sum = vf_set1(run_sum(t, dy, at, job->n, run_value, vf_zero()));
     for (int64_t j = 0; j < job->n; j += VF_LANES) {
         int k = (int)least(VF_LANES, job->n - j);
-        vf p = vf_exp(vf_ld_n(job->b->dtype, y, at + j, k));
+        vf p = vf_exp_share(vf_ld_n(job->b->dtype, y, at + j, k));
         vf_st_n(job->y->dtype, job->y->data, at + j, vf_fnma(p, sum, vf_ld_n(t, dy, at + j, k)), k);
     }
 }

@@ -35,12 +35,36 @@ VF_FN vf vf_exp_core_(vf x, vf low)
     vf r = high + rest;
     vf sum = vf_set1(1.0f) + high;
     rest = rest + (high - (sum - vf_set1(1.0f))); /* what the sum lost */
-    return vf_ldexp(sum + vf_fma(r * r, vf_poly_(r, c, 6), rest), vi_round(n));
+    return vf_scale2(sum + vf_fma(r * r, vf_poly_(r, c, 6), rest), n);
+}
+
+/* exp(x), x already clamped to [-104, 89]; the short way where products are fused, 0.9 ulp. */
+VF_FN vf vf_exp_within_(vf x)
+{
+#if VF_HAS_FMA
+    static const float c[] = {1.0f, 1.0f, 0.4999999403953552f, 0.1666652113199234f,
+                              0.04166838899254799f, 0.00836874544620514f, 0.0013814539415761828f};
+    vf n = vf_round(x * vf_set1(1.44269504f));
+    vf r = vf_fma(n, vf_set1(-0.69314575f), x);
+    r = vf_fma(n, vf_set1(-1.4286068e-06f), r);
+    return vf_scale2(vf_poly_(r, c, 7), n);
+#else
+    return vf_exp_core_(x, vf_zero());
+#endif
 }
 
 VF_FN vf vf_exp(vf x)
 {
-    return vf_exp_core_(vf_clamp(x, vf_set1(-104.0f), vf_set1(89.0f)), vf_zero());
+    return vf_exp_within_(vf_clamp(x, vf_set1(-104.0f), vf_set1(89.0f)));
+}
+
+/* The same where a result below the normal numbers may be 0: a share of a softmax. Making a
+ * subnormal number, or 0 out of one, takes a processor a hundred times as long. */
+VF_FN vf vf_exp_share(vf x)
+{
+    const vf low = vf_set1(-87.33f);
+    vf e = vf_exp_within_(vf_clamp(x, low, vf_set1(89.0f)));
+    return vf_blend(vm_lt(x, low), vf_zero(), e);
 }
 
 /* log 0 = -inf, log of a negative number is NaN. */

@@ -78,7 +78,8 @@ static void gemm(const Node *n, const Tensor *in, Tensor *y, DType sums)
         int64_t row = i / cols, col = i % cols, where = 0;
         double sum = 0;
         for (int64_t k = 0; k < depth; k++)
-            sum = rounded(sums, sum + at(a, row * a_row + k * a_step) * at(b, col * b_col + k * b_step));
+            sum = rounded(sums,
+                          sum + at(a, row * a_row + k * a_step) * at(b, col * b_col + k * b_step));
         sum = rounded(sums, (double)p->alpha * sum);
         if (c && c->rank == 2)
             where = (c->dims[0] == 1 ? 0 : row) * c->dims[1] + (c->dims[1] == 1 ? 0 : col);

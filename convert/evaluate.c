@@ -72,7 +72,8 @@ static bool as_product(const Node *n, const Tensor *in, FusedMatMulParams *p, Ke
     *p = (FusedMatMulParams){.alpha = 1, .activation = ""};
     if (mpri_is(n, OP_Gemm)) {
         const GemmParams *g = n->params;
-        if (bias && (g->beta != 1 || in[2].rank != 1 || in[2].n != sig->out[0].dims[1])) return false;
+        if (bias && (g->beta != 1 || in[2].rank != 1 || in[2].n != sig->out[0].dims[1]))
+            return false;
         p->alpha = g->alpha;
         p->trans_a = g->trans_a;
         p->trans_b = g->trans_b;
@@ -99,8 +100,8 @@ static mpr_status make_outputs(const Node *n, Tensor *out, Arena *arena, Err *er
     return MPR_OK;
 }
 
-static mpr_status call(const Evaluator *e, const Node *n, const Tensor *in, Tensor *out, Arena *arena,
-                       Err *err)
+static mpr_status call(const Evaluator *e, const Node *n, const Tensor *in, Tensor *out,
+                       Arena *arena, Err *err)
 {
     KernelSig sig = {.op = n->op->id, .params = n->params, .n_in = n->n_in, .n_out = n->n_out,
                      .in = in, .out = out, .const_in = ~(uint64_t)0};

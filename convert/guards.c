@@ -128,7 +128,8 @@ static void guard_mask(Paint *p)
 static bool is_square(const MixNode *n)
 {
     if (mpri_node_is(n, "Mul")) return n->n_in > 1 && n->in[0] && n->in[0] == n->in[1];
-    return mpri_node_is(n, "Pow") && n->n_in > 1 && n->in[0] && scalar(n->in[1]) == 2 && !n->in[1]->negative;
+    return mpri_node_is(n, "Pow") && n->n_in > 1 && n->in[0] && scalar(n->in[1]) == 2 &&
+           !n->in[1]->negative;
 }
 
 static void guard_variance(Paint *p)
@@ -252,7 +253,8 @@ static void guard_sum(Paint *p, MixNode *n)
         note(n, "the depth of the sum is not known");
     } else if (depth > 0 && known && (double)depth * most > 32752) {
         pin_node(n, WHY_REDUCTION);
-        note(n, mpri_pool_print(p->m->pool, "sums of %lld values up to %.6g", (long long)depth, most));
+        note(n,
+             mpri_pool_print(p->m->pool, "sums of %lld values up to %.6g", (long long)depth, most));
     }
 }
 
@@ -280,8 +282,8 @@ static bool out_of_range(Paint *p, MixNode *n, const char *name, const char *wha
     const char *text = NULL;
     if (!finite) text = mpri_pool_print(p->m->pool, "%s holds Inf or NaN", what);
     else if (most * p->o->margin > 65504)
-        text = mpri_pool_print(p->m->pool, "%s: largest %.6g, times margin %g above 65504", what, most,
-                               p->o->margin);
+        text = mpri_pool_print(p->m->pool, "%s: largest %.6g, times margin %g above 65504", what,
+                               most, p->o->margin);
     else if (share > 0.01)
         text = mpri_pool_print(p->m->pool, "%s: %.3g%% of the non-zero values below 6e-8", what,
                                100 * share);
@@ -320,7 +322,8 @@ static bool is_off(const Paint *p, MixReason why)
 
 static mpr_status check_names(const Paint *p)
 {
-    static const char *const names[] = {"eps", "mask", "variance", "reduction", "loss", "range-act"};
+    static const char *const names[] = {"eps",       "mask", "variance",
+                                        "reduction", "loss", "range-act"};
     for (int i = 0; p->o->no_guard && p->o->no_guard[i]; i++) {
         bool known = false;
         for (size_t k = 0; k < sizeof names / sizeof *names; k++)
@@ -328,7 +331,8 @@ static mpr_status check_names(const Paint *p)
         if (known) continue;
         mpri_err_set(p->err, MPR_E_USAGE, "no guard is named '%s'",
                      mpri_err_name(p->o->no_guard[i]));
-        return mpri_err_advice(p->err, "name one of eps, mask, variance, reduction, loss, range-act");
+        return mpri_err_advice(p->err,
+                               "name one of eps, mask, variance, reduction, loss, range-act");
     }
     return MPR_OK;
 }
@@ -353,6 +357,9 @@ static bool is_shape_port(const MixNode *n, int k)
     if (mpri_node_is(n, "Range ConstantOfShape")) return true;
     if (k == 0) return false;
     if (mpri_node_is(n, "Resize")) return k == 3;
+    if (mpri_node_is(n, "ScatterND ScatterElements OneHot CumSum CumProd ReduceSum ReduceMean "
+                        "ReduceMax ReduceMin ReduceProd CenterCropPad"))
+        return k == 1;
     return mpri_node_is(n, "Reshape Expand Slice Tile Pad TopK Squeeze Unsqueeze Split Gather "
                            "GatherND GatherElements");
 }
@@ -378,7 +385,8 @@ static void shape_paths(Paint *p)
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
         if (!mpri_node_is(n, "Cast") || !n->n_in || !n->in[0] || !n->n_out || !n->out[0]) continue;
-        if (n->in[0]->type.elem != MPR_FLOAT32 || !mpri_dtype_is_int(n->out[0]->type.elem)) continue;
+        if (n->in[0]->type.elem != MPR_FLOAT32 || !mpri_dtype_is_int(n->out[0]->type.elem))
+            continue;
         uint8_t *seen = mpri_pool_take(p->m->pool, (size_t)p->m->n_nodes);
         if (reaches_shape(n, seen, 0)) pin_before(p, n->in[0]->maker, WHY_SHAPE, back, 0);
     }

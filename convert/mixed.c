@@ -267,7 +267,8 @@ static mpr_status strict_warnings(Mixed *c)
 static mpr_status check_types(Mixed *c, const char *fault_before)
 {
     const MixNode *at = NULL;
-    Mix after = {.pool = &c->pool, .model = c->mix.model, .source = c->given->source, .to = c->o->to};
+    Mix after = {
+        .pool = &c->pool, .model = c->mix.model, .source = c->given->source, .to = c->o->to};
     mpri_mix_read(&after);
     const char *what = fault_before ? NULL : mpri_mix_fault(&after, &at);
     if (!what) return MPR_OK;
@@ -308,7 +309,8 @@ static mpr_status colour(Mixed *c)
     return mpri_paint(&c->paint);
 }
 
-static bool plain_range(void *user, const char *value, double *most, double *tiny_share, bool *finite)
+static bool plain_range(void *user, const char *value, double *most, double *tiny_share,
+                        bool *finite)
 {
     return mpri_verify_range(user, value, most, tiny_share, finite);
 }
@@ -400,8 +402,8 @@ static mpr_status verify(Mixed *c, const Piece *pieces, int n)
     if (rtol < 0) rtol = c->o->to == MPR_BFLOAT16 ? 0.08 : 0.01;
     c->verified.rtol = rtol;
     c->verified.atol = k->atol;
-    return mpri_verify(c->plain, &c->mix, bytes, size, k->low_sums ? c->o->to : MPR_DTYPE_NONE, true,
-                       &c->pool, &c->verified, c->err);
+    return mpri_verify(c->plain, &c->mix, bytes, size, k->low_sums ? c->o->to : MPR_DTYPE_NONE,
+                       true, &c->pool, &c->verified, c->err);
 }
 
 static mpr_status attempt(Mixed *c)
@@ -452,8 +454,8 @@ static mpr_status collect(Search *s, const Mixed *t)
         if (!low) continue;
         double share = t->verified.nodes[i].share;
         s->list[s->s.n] = (Candidate){.node = i, .share = share};
-        s->list[s->s.n++].why = mpri_arena_printf(arena, "its own error is %.3g of its largest value",
-                                                  share < 1e300 ? share : HUGE_VAL);
+        s->list[s->s.n++].why = mpri_arena_printf(
+            arena, "its own error is %.3g of its largest value", share < 1e300 ? share : HUGE_VAL);
     }
     for (int i = 0; i < s->s.n; i++)
         if (!s->list[i].why) return mpri_err_nomem(t->err, 0);
@@ -500,8 +502,10 @@ static mpr_status search(Mixed *c)
     c->hopeless = !s.s.possible;
     c->n_raised = c->hopeless ? s.s.n : s.s.raised;
     raise_first(&s, c->n_raised);
-    mpri_log(c->o->log, MPR_LOG_NOTICE, "%d of %d nodes stay in float32 for the tolerance, found in "
-             "%d runs", c->n_raised, s.s.n, s.s.runs);
+    mpri_log(c->o->log, MPR_LOG_NOTICE,
+             "%d of %d nodes stay in float32 for the tolerance, found in "
+             "%d runs",
+             c->n_raised, s.s.n, s.s.runs);
     return MPR_OK;
 }
 

@@ -148,11 +148,38 @@ static void spread_low(Painter *t, MixUnit **roots, int n)
     }
 }
 
-/* Low regions with fewer low operators than asked for. */
+/* Do the Casts around a region move more bytes than it saves? A Cast reads and writes the value once;
+ * inside, each writing and reading of it takes half. False where a size is not known. */
+static bool costs_more(const Painter *t, const bool *inside)
+{
+    const Mix *m = t->p->m;
+    double cost = 0, saved = 0;
+    for (int i = 0; i < m->n_values; i++) {
+        const MixValue *v = m->values[i];
+        bool made = v->unit && inside[mpri_unit_root(v->unit)->number], in = false, out = false;
+        int reads = 0;
+        for (const MixUse *u = v->uses; u; u = u->next) {
+            bool here = u->unit && inside[mpri_unit_root(u->unit)->number];
+            reads += here;
+            in = in || (here && !made);
+            out = out || (made && !here);
+        }
+        if (!made && !reads) continue;
+        int64_t n = mpri_mix_elements(m, v);
+        if (n < 0) return false;
+        bool stored = v->initializer && !t->p->o->master;
+        saved += 2.0 * (double)n * (reads + made);
+        cost += stored ? 0 : 6.0 * (double)n * (in + out);
+    }
+    return cost > saved;
+}
+
+/* Low regions with fewer low operators than asked for, or that do not pay. */
 static void drop_islands(Painter *t, MixUnit **roots, int n)
 {
     bool *seen = mpri_pool_take(t->p->m->pool, (size_t)t->p->m->n_units + 1);
     MixUnit **region = mpri_pool_take(t->p->m->pool, sizeof(void *) * (size_t)(n + 1));
+    bool *inside = mpri_pool_take(t->p->m->pool, (size_t)t->p->m->n_units + 1);
     for (int i = 0; i < n; i++) {
         if (!t->c[roots[i]->number].low || seen[roots[i]->number]) continue;
         int count = 0, allowed = 0;
@@ -169,7 +196,10 @@ static void drop_islands(Painter *t, MixUnit **roots, int n)
                 push(t, b);
             }
         }
-        for (int k = 0; k < count && allowed < t->p->o->min_island; k++) {
+        for (int k = 0; k < count; k++) inside[region[k]->number] = true;
+        bool drop = allowed < t->p->o->min_island || costs_more(t, inside);
+        for (int k = 0; k < count; k++) inside[region[k]->number] = false;
+        for (int k = 0; k < count && drop; k++) {
             t->c[region[k]->number].low = false;
             region[k]->why = WHY_ISLAND;
             region[k]->from = NULL;

@@ -1,6 +1,7 @@
-/* Mask constants that the user forces into 16 bits. A Cast would make -1e9 infinite, and a row in which
- * all is masked NaN; the largest finite value masks as well, but only where it is added once: two of
- * them are infinite again, and so is a multiple. What cannot be shown to be so is refused. */
+/* Mask constants that the user forces into 16 bits. A Cast would make -1e9 infinite, and a row
+ * in which all is masked NaN; the largest finite value masks as well, but only where it is added
+ * once: two of them are infinite again, and so is a multiple. What cannot be shown to be so is
+ * refused. */
 #include <string.h>
 
 #include "convert/paint.h"
@@ -20,7 +21,8 @@ static bool passes_on(const MixNode *n)
 static void find_tainted(Sentinels *s)
 {
     const Mix *m = s->p->m;
-    for (int i = 0; i < m->n_values; i++) s->tainted[m->values[i]->order] = m->values[i]->range.over > 0;
+    for (int i = 0; i < m->n_values; i++)
+        s->tainted[m->values[i]->order] = m->values[i]->range.over > 0;
     for (int i = 0; i < m->n_nodes; i++) {
         const MixNode *n = m->nodes[i];
         bool any = false;
@@ -46,9 +48,11 @@ static bool once(const Sentinels *s, const MixNode *n, int depth)
 
 static mpr_status refuse(Paint *p, const MixValue *v, const MixNode *n)
 {
-    mpri_err_set(p->err, MPR_E_DATA, "'%s' holds %g, beyond %s, and cannot be shown to be added just "
-                 "once from node '%s' (%s) on", mpri_err_name(v->name), v->range.most,
-                 mpri_dtype_long(p->m->to), mpri_err_name(n->path), mpri_err_name(n->op));
+    mpri_err_set(p->err, MPR_E_DATA,
+                 "'%s' holds %g, beyond %s, and cannot be shown to be added just "
+                 "once from node '%s' (%s) on",
+                 mpri_err_name(v->name), v->range.most, mpri_dtype_long(p->m->to),
+                 mpri_err_name(n->path), mpri_err_name(n->op));
     return mpri_err_advice(p->err, "leave the node out of --force-include");
 }
 

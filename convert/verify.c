@@ -1,12 +1,13 @@
 /* Two runs, value by value, see verify.h.
  *
- * A value of the converted model has a twin in the plain one: the value of its name, that whose fresh
- * version it is, or for an added Cast that of its input. Local: a node runs on the twins of its
- * inputs, rounded to the types it reads; what has no twin is computed from what has. Total: the converted model runs by
- * itself. An Inf or NaN is born in a node when no input of it carries one that is new; an added Cast
- * passes that on, so that the node which reads it is named.
+ * A value of the converted model has a twin in the plain one: the value of its name, that whose
+ * fresh version it is, or for an added Cast that of its input. Local: a node runs on the twins of
+ * its inputs, rounded to the types it reads; what has no twin is computed from what has. Total: the
+ * converted model runs by itself. An Inf or NaN is born in a node when no input of it carries one
+ * that is new; an added Cast passes that on, so that the node which reads it is named.
  *
- * Bodies are expanded while importing: nodes are found by the names that this gives their outputs. */
+ * Bodies are expanded while importing: nodes are found by the names that this gives their
+ * outputs. */
 #include "convert/verify.h"
 
 #include <float.h>
@@ -102,7 +103,8 @@ static int64_t groups_of(const Node *n, const Tensor *x)
     int64_t rows = 1;
     int lead = 0;
     if (mpri_is(n, OP_LayerNormalization)) lead = (int)((const LayerNormParams *)n->params)->axis;
-    else if (mpri_is(n, OP_RMSNormalization)) lead = (int)((const LayerNormParams *)n->params)->axis;
+    else if (mpri_is(n, OP_RMSNormalization))
+        lead = (int)((const LayerNormParams *)n->params)->axis;
     else if (mpri_is(n, OP_InstanceNormalization)) lead = 2;
     else if (mpri_is(n, OP_GroupNormalization)) {
         int64_t groups = ((const GroupNormParams *)n->params)->num_groups;
@@ -351,7 +353,8 @@ static Gap compare(const Tensor *was, const Tensor *is, double *ulps, double *sh
     Gap g = {0};
     double most = 0;
     for (int64_t i = 0; i < was->n; i++) {
-        double a = mpri_load_f64(was->dtype, was->data, i), b = mpri_load_f64(is->dtype, is->data, i);
+        double a = mpri_load_f64(was->dtype, was->data, i),
+               b = mpri_load_f64(is->dtype, is->data, i);
         if (isfinite(a) && fabs(a) > most) most = fabs(a);
         if (bad && isfinite(a) && !isfinite(b) && *bad < 2) *bad = isnan(b) ? 2 : 1;
         if (bad && isinf(a) && isnan(b)) *bad = 2;
@@ -453,7 +456,8 @@ static void compare_final(Check *c, OutputGaps *o, const Tensor *was, const Tens
     join_gaps(&o->gap, compare(was, is, NULL, NULL, NULL));
     o->elements += was->n;
     for (int64_t i = 0; i < was->n; i++) {
-        double a = mpri_load_f64(was->dtype, was->data, i), b = mpri_load_f64(is->dtype, is->data, i);
+        double a = mpri_load_f64(was->dtype, was->data, i),
+               b = mpri_load_f64(is->dtype, is->data, i);
         double d = difference(a, b), room = o->atol + rtol * fabs(a);
         if (d <= room || d == 0) continue;
         if (!o->beyond || d - room > worst) {

@@ -44,8 +44,8 @@ static void print_nodes(const Verification *v, const Mix *m, Text *out)
 {
     enum { PATH = 34 };
     char a[16], b[16], c[16], d[16], e[16];
-    mpri_text_add(out, "%-*s %-18s %-5s %9s %9s %9s %9s %9s  %s\n", PATH, "node", "operator", "type",
-                  "local", "relative", "ulps", "total", "relative", "born");
+    mpri_text_add(out, "%-*s %-18s %-5s %9s %9s %9s %9s %9s  %s\n", PATH, "node", "operator",
+                  "type", "local", "relative", "ulps", "total", "relative", "born");
     for (int i = 0; i < m->n_nodes; i++) {
         const NodeGaps *n = &v->nodes[i];
         const MixNode *node = m->nodes[i];
@@ -102,10 +102,12 @@ mpr_status mpri_verify_error(const Verification *v, const Mix *m, const char *le
     const OutputGaps *o = v->outputs;
     const char *born;
     for (int i = 0; i < v->n_outputs && !o->beyond; i++) o = &v->outputs[i];
-    mpri_err_set(err, MPR_E_TOLERANCE,
-                 "%soutput '%s' differs: %lld of %lld elements are above rtol %.4g, atol %.4g; element "
-                 "%lld is %g and was %g in float32", lead, mpri_err_name(o->name), (long long)o->beyond,
-                 (long long)o->elements, v->rtol, o->atol, (long long)o->at, o->is, o->was);
+    mpri_err_set(
+        err, MPR_E_TOLERANCE,
+        "%soutput '%s' differs: %lld of %lld elements are above rtol %.4g, atol %.4g; element "
+        "%lld is %g and was %g in float32",
+        lead, mpri_err_name(o->name), (long long)o->beyond, (long long)o->elements, v->rtol,
+        o->atol, (long long)o->at, o->is, o->was);
     const MixNode *n = first_birth(v, m, &born);
     if (n) {
         mpri_err_where(err, "node '%s' (%s), where the first %s is born", mpri_err_name(n->path),

@@ -1,5 +1,6 @@
-/* An npz as inputs of a model in any precision, see check_data.h. The model that is bound is the one
- * in the bytes given: a converted model gets the same numbers, rounded where its inputs are 16-bit. */
+/* An npz as inputs of a model in any precision, see check_data.h. The model that is bound is the
+ * one in the bytes given: a converted model gets the same numbers, rounded where its inputs are
+ * 16-bit. */
 #include "runtime/train/check_data.h"
 
 #include <string.h>
@@ -61,7 +62,8 @@ static mpr_status bad_shape(const Graph *g, const Value *v, const mpr_tensor *t,
     mpri_shape_print(g->sym, &v->shape, want, sizeof want);
     mpri_err_set(err, MPR_E_SHAPE, "'%s' has shape %s, the model reads %s", mpri_err_name(v->name),
                  have, want);
-    return mpri_err_advice(err, "give the declared shape, or several batches stacked in front of it");
+    return mpri_err_advice(err,
+                           "give the declared shape, or several batches stacked in front of it");
 }
 
 static mpr_status check_type(const Value *v, const mpr_tensor *t, Err *err)
@@ -95,7 +97,8 @@ static mpr_status read_columns(CheckSource *s, int *batches, Err *err)
         if (n == 1 && !stacked) continue;
         if (first && n != all) {
             mpri_err_set(err, MPR_E_SHAPE, "'%s' holds %lld batches, '%s' holds %lld",
-                         mpri_err_name(first), (long long)all, mpri_err_name(v->name), (long long)n);
+                         mpri_err_name(first), (long long)all, mpri_err_name(v->name),
+                         (long long)n);
             return mpri_err_advice(err, "give as many batches of every input");
         }
         first = v->name;
@@ -148,7 +151,8 @@ static mpr_status feed(const CheckSource *s, const Graph *g, int batch, BoundMod
         FedInput *f = &b->fed[b->n_fed++];
         *f = fed(c->e->name, &t);
         if (v->dtype == t.dtype) continue;
-        TRY(mpri_tensor_convert(s->model->ctx, &t, v->dtype, mpri_err_name(v->name), &converted, err));
+        TRY(mpri_tensor_convert(s->model->ctx, &t, v->dtype, mpri_err_name(v->name), &converted,
+                                err));
         f->t.dtype = v->dtype;
         f->t.data = mpri_arena_dup(&b->arena, converted.data,
                                    (size_t)f->t.n * mpri_dtype_size(v->dtype));

@@ -1,9 +1,10 @@
-/* Patterns that 16 bits would break: each kept in float32 with its reason, its harmless neighbour not,
- * switched off by name, overridden by force only. One row, one conversion, one look at a node. */
+/* Patterns that 16 bits would break: each kept in float32 with its reason, its harmless
+ * neighbour not, switched off by name, overridden by force only. One row, one conversion, one
+ * look at a node. */
 #include "tests/convert/models.h"
 
 typedef struct Row {
-    const char *model;   /* guard_MODEL.onnx */
+    const char *model;   /* guard_MODEL.onnx; with a "/" in front MODEL.onnx */
     const char *options; /* rules and "no-guard NAME", separated by ';' */
     const char *data;    /* scale of the calibration data, or NULL */
     const char *node, *expected; /* start of what --explain says of its unit, or an error */
@@ -81,6 +82,10 @@ static const Row rows[] = {
     {"norm", "include op:LayerNormalization", "0.1", "it", "float16, user-op"},
     {"norm", "include op:LayerNormalization", "10", "it", "float, range-act"},
     {"offset", "include op:LayerNormalization", "1", "it", "float16, user-op"},
+    {"/island_poor", "", NULL, "mm", "float16, allow-list"},
+    {"/island_poor", "min-island 2", NULL, "mm", "float, island"},
+    {"/island_rich", "min-island 2", NULL, "mm", "float16, allow-list"},
+    {"/island_rich", "min-island 3", NULL, "end", "float, island"},
     {"range", "no-guard rnage", NULL, "it", "!no guard is named 'rnage'"},
 };
 
@@ -113,6 +118,7 @@ static bool check(Fixture *f, const Row *r)
     for (char *at = strtok(text, ";"); at; at = strtok(NULL, ";")) {
         if (!strncmp(at, "no-guard ", 9)) off[n_off++] = at + 9;
         else if (!strncmp(at, "max-reduction ", 14)) o.max_reduction = atoi(at + 14);
+        else if (!strncmp(at, "min-island ", 11)) o.min_island = atoi(at + 11);
         else if (!strncmp(at, "lists ", 6)) {
             o.lists = in_folder(f->folder, "lists.yaml");
             FILE *file = fopen(o.lists, "w");
@@ -125,7 +131,8 @@ static bool check(Fixture *f, const Row *r)
     }
     o.explained = &explained;
     if (r->data) o.calib = calibration(f, atof(r->data));
-    snprintf(name, sizeof name, "convert/check/guard_%s.onnx", r->model);
+    snprintf(name, sizeof name, "convert/check/%s%s.onnx", *r->model == '/' ? "" : "guard_",
+             r->model + (*r->model == '/'));
     assert_call(mpr_model_load(f->ctx, test_data(name), NULL, &model), f->ctx);
     mpr_status st = mpr_convert(model, NULL, &o, NULL);
     const char *message = mpr_last_error(model).message;

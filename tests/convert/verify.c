@@ -1,5 +1,5 @@
-/* The check by numbers: what is compared and reported, where it fails, data that do not fit, and the
- * search for nodes that have to stay in float32. */
+/* The check by numbers: what is compared and reported, where it fails, data that do not fit, and
+ * the search for nodes that have to stay in float32. */
 #include "tests/convert/models.h"
 
 #include "convert/auto.h"
@@ -49,7 +49,8 @@ static mpr_status run(Fixture *f, const char *from, const char *to, const mpr_co
     snprintf(texts[0], sizeof texts[0], "%s", last.message);
     snprintf(texts[1], sizeof texts[1], "%s", last.where);
     snprintf(texts[2], sizeof texts[2], "%s", last.advice);
-    *error = (mpr_error){.code = last.code, .message = texts[0], .where = texts[1], .advice = texts[2]};
+    *error =
+        (mpr_error){.code = last.code, .message = texts[0], .where = texts[1], .advice = texts[2]};
     mpr_model_destroy(model);
     return st;
 }
@@ -176,7 +177,8 @@ static void verified_again(void **state)
 static void sums_and_births(void **state)
 {
     Fixture *f = *state;
-    const char *from = test_data("convert/check/long_sum.onnx"), *to = in_folder(f->folder, "y.onnx");
+    const char *from = test_data("convert/check/long_sum.onnx"),
+               *to = in_folder(f->folder, "y.onnx");
     const int64_t dims[] = {2, 4096};
     mpr_convert_options o = options(put_data(f, "x.npz", "x", 2, dims, 1));
     o.rtol = 0.004;

@@ -130,3 +130,9 @@ guarded("range", [N("Mul", ["h", "c"], ["a"], "it"), N("Relu", ["a"], ["k"], "re
 guarded("tiny", [N("Mul", ["h", "c"], ["a"], "it"), N("Relu", ["a"], ["k"], "relu")], [const("c", 1e-4)])
 guarded("norm", [N("Mul", ["h", "c"], ["a"], "scale"), N("LayerNormalization", ["a", "g"], ["k"], "it")], [const("c", 100.0), const("g", [1.0] * 8)])
 guarded("offset", [N("Add", ["h", "c"], ["a"], "shift"), N("LayerNormalization", ["a", "g"], ["k"], "it")], [const("c", 300.0), const("g", [1.0] * 8)])
+
+# Two products each: with casts that move more than the region saves, and less.
+save("island_poor", [N("MatMul", ["x", "P"], ["h"], "mm"), N("MatMul", ["h", "Q"], ["y"], "end")],
+     [weight("P", 256, 1), weight("Q", 1, 1)], [value("x", [64, 256])], [value("y", [64, 1])], infos=[value("h", [64, 1])])
+save("island_rich", [N("MatMul", ["x", "P"], ["h"], "mm"), N("MatMul", ["h", "Q"], ["y"], "end")],
+     [weight("P", 8, 128), weight("Q", 128, 8)], [value("x", [2, 8])], [value("y", [2, 8])], infos=[value("h", [2, 128])])

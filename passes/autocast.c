@@ -243,6 +243,20 @@ static mpr_status fixed(Autocast *a, Node *n, const char *why)
     return mpri_infer_node(a->g, n, a->err);
 }
 
+/* A Cast of the file that changes nothing any more goes, unless a node of fixed types reads it:
+ * what the file says about its result would be lost. */
+static bool idle(const Autocast *a, const Node *n)
+{
+    if (!mpri_is(n, OP_Cast) || n->in[0]->dtype != n->out[0]->dtype) return false;
+    for (const Use *u = n->out[0]->uses; u; u = u->next) {
+        bool by_rule;
+        if (!mpri_is(u->user, OP_Cast) &&
+            mpri_profile_decide(a->ctx->o->profile, u->user, &by_rule).cls == CAST_FIXED)
+            return false;
+    }
+    return true;
+}
+
 static void count(Autocast *a, const Node *n)
 {
     if (n->n_out == 0 || !n->out[0] || mpri_is(n, OP_Cast)) return;
@@ -323,7 +337,7 @@ mpr_status mpri_pass_autocast(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     for (Node *n = g->first, *next; n; n = next) {
         TRY(visit(&a, n));
         next = n->next; /* casts of n's inputs stand before n by now */
-        if (!mpri_is(n, OP_Cast) || n->in[0]->dtype != n->out[0]->dtype) continue;
+        if (!idle(&a, n)) continue;
         mpri_rewrite_forward(g, n, n->in[0]);
         a.changed = true;
     }

@@ -69,7 +69,7 @@ static mpr_status assemble(Conversion *c)
     TRY(mpri_source_pieces(c->plain->source, edits, x->n_edits, c->pieces, &c->n_pieces, c->head,
                            c->err));
     if (c->marks.len && !c->unlisted)
-        c->pieces[c->n_pieces++] = (Piece){c->marks.text, c->marks.len};
+        c->pieces[c->n_pieces++] = (Piece){.bytes = c->marks.text, .n = c->marks.len};
     return MPR_OK;
 }
 

@@ -392,10 +392,22 @@ static void shape_paths(Paint *p)
     }
 }
 
+/* Another name of an initializer stays in float32: the trainer takes it for a weight, too. */
+static bool renames_weight(const MixNode *n)
+{
+    while (mpri_node_is(n, "Identity") && n->n_in && n->in[0]) {
+        if (n->in[0]->initializer) return true;
+        if (!n->in[0]->maker) return false;
+        n = n->in[0]->maker;
+    }
+    return false;
+}
+
 static void weight_sides(Paint *p)
 {
     for (int i = 0; p->o->master && i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
+        if (renames_weight(n)) pin_node(n, WHY_WEIGHT);
         if (!mpri_node_is(n, "Gather Slice") || !n->n_in || !n->in[0] || !n->in[0]->initializer)
             continue;
         int64_t in = mpri_mix_elements(p->m, n->in[0]);

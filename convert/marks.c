@@ -28,11 +28,10 @@ mpr_status mpri_marks_strip(Source *s, Arena *arena, void **out, size_t *size, i
     if (*n == 0 && !annotated) return MPR_OK;
     int count;
     Piece *pieces = mpri_tree_pieces(&pool, m.model, &count);
-    size_t total = 0, at = 0;
+    size_t total = 0;
     for (int i = 0; i < count; i++) total += pieces[i].n;
     uint8_t *image = mpri_pool_take(&pool, total);
-    for (int i = 0; i < count; at += pieces[i++].n)
-        memcpy(image + at, pieces[i].bytes, pieces[i].n);
+    mpri_pieces_copy(pieces, count, image);
     *out = image;
     *size = total;
     return MPR_OK;

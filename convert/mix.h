@@ -183,11 +183,19 @@ static inline bool mpri_mix_castable(DType t)
 }
 
 /* ---- contents of constants ---- */
-typedef struct MixTensor { DType type; int64_t n; const void *data; } MixTensor;
-/* False when the contents cannot be had; data is NULL when there is no element. */
+typedef struct MixTensor {
+    DType type;       /* of the elements */
+    int64_t n;
+    const void *data; /* NULL when there is no element */
+    DType stored;     /* as data holds them; another type than theirs when an earlier step has
+                         converted the tensor */
+    bool saturate;    /* in that step */
+} MixTensor;
+/* False when the contents cannot be had. */
 bool mpri_mix_tensor(Mix *m, const Tree *t, MixTensor *out);
 void mpri_mix_ranges(Mix *m);
-/* The tensor in another type, inline. */
+double mpri_mix_element(const MixTensor *t, int64_t i);
+/* The tensor in another type, inline. The contents of large ones are made when they are written. */
 void mpri_mix_store(Mix *m, Tree *t, DType type, bool saturate);
 
 #endif

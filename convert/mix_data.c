@@ -100,6 +100,13 @@ int64_t mpri_mix_dim(const MixValue *v, int axis)
 
 /* ---- reading ---- */
 
+/* Contents of a tensor that are converted while they are written. */
+typedef struct Converted {
+    PieceMaker maker;
+    MixTensor of;
+    const Source *source; /* whose pages hold them */
+} Converted;
+
 static bool external(Mix *m, const Tree *t, size_t need, const void **data)
 {
     const char *location = NULL;
@@ -128,6 +135,11 @@ static bool typed(Mix *m, const Tree *t, DType type, int64_t n, const void **dat
 {
     uint32_t number = type == MPR_FLOAT32 ? T_FLOATS : T_INTS;
     size_t size = mpri_dtype_size(type);
+    TreeField *only = number == T_FLOATS ? mpri_tree_find(t, number) : NULL;
+    if (only && only->type == WIRE_BYTES && only->len == size * (size_t)n) {
+        *data = only->bytes; /* packed floats are their bytes */
+        return true;
+    }
     uint8_t *out = mpri_pool_take(m->pool, size * (size_t)n);
     int64_t at = 0;
     for (int i = 0; i < t->n; i++) {
@@ -159,7 +171,12 @@ bool mpri_mix_tensor(Mix *m, const Tree *t, MixTensor *out)
 {
     TreeField *raw = mpri_tree_find(t, T_RAW);
     *out = (MixTensor){.type = (DType)mpri_tree_int(t, T_TYPE, 0), .n = tensor_elements(t)};
+    out->stored = out->type;
     if (!mpri_mix_castable(out->type) || out->n < 0) return false;
+    if (raw && raw->maker) {
+        *out = ((const Converted *)raw->maker)->of;
+        return true;
+    }
     size_t need;
     if (__builtin_mul_overflow((size_t)out->n, mpri_dtype_size(out->type), &need)) return false;
     if (mpri_tree_int(t, T_WHERE, 0) == 1) return external(m, t, need, &out->data);
@@ -170,19 +187,19 @@ bool mpri_mix_tensor(Mix *m, const Tree *t, MixTensor *out)
     return typed(m, t, out->type, out->n, &out->data);
 }
 
-/* ---- measuring ---- */
+/* ---- elements ---- */
 
-static double element(const MixTensor *t, int64_t i)
+static double stored_element(const MixTensor *t, int64_t i)
 {
     const uint8_t *p = t->data;
     uint16_t h;
     float f;
-    if (t->type == MPR_FLOAT32) {
+    if (t->stored == MPR_FLOAT32) {
         memcpy(&f, p + 4 * i, 4);
         return (double)f;
     }
     memcpy(&h, p + 2 * i, 2);
-    return (double)(t->type == MPR_FLOAT16 ? mpri_f16_to_f32(h) : mpri_bf16_to_f32(h));
+    return (double)(t->stored == MPR_FLOAT16 ? mpri_f16_to_f32(h) : mpri_bf16_to_f32(h));
 }
 
 static uint16_t narrow(DType to, double v)
@@ -195,25 +212,74 @@ static double widened(DType type, uint16_t h)
     return (double)(type == MPR_FLOAT16 ? mpri_f16_to_f32(h) : mpri_bf16_to_f32(h));
 }
 
+static uint16_t narrow_element(const MixTensor *t, int64_t i)
+{
+    double x = stored_element(t, i), most = t->type == MPR_FLOAT16 ? 65504.0 : 0x1.fep127;
+    if (t->saturate && isfinite(x) && fabs(x) > most) x = copysign(most, x);
+    return narrow(t->type, x);
+}
+
+double mpri_mix_element(const MixTensor *t, int64_t i)
+{
+    if (t->type == t->stored || t->type == MPR_FLOAT32) return stored_element(t, i);
+    return widened(t->type, narrow_element(t, i));
+}
+
+/* ---- measuring ---- */
+
+static void measure_element(MixRange *r, DType to, double element)
+{
+    double x = fabs(element);
+    if (isinf(x)) r->infinite = true;
+    if (!isfinite(x) || x == 0) return;
+    r->nonzero++;
+    if (x < r->least) r->least = x;
+    if (x > r->most) r->most = x;
+    if (to == MPR_FLOAT32) return;
+    double y = x > 0.5 && x < 1024 ? x : widened(to, narrow(to, x));
+    r->tiny += y == 0;
+    r->over += isinf(y);
+}
+
+/* Floats whose magnitudes are 0 or in the common range of all types: nothing but the largest and
+ * the smallest is of interest. Magnitudes compare as integers. */
+static bool measure_block(MixRange *r, const void *data, int n)
+{
+    uint32_t u[256], most = 0, least = UINT32_MAX, most_ok = 0x477fe000, least_ok = 0x33800000;
+    int zeros = 0;
+    memcpy(u, data, (size_t)n * 4);
+    for (int i = 0; i < n; i++) {
+        uint32_t a = u[i] & 0x7fffffff, b = a ? a : UINT32_MAX;
+        most = a > most ? a : most;
+        least = b < least ? b : least;
+        zeros += a == 0;
+    }
+    if (most > most_ok || least < least_ok) return false;
+    float x, y;
+    memcpy(&x, &most, 4);
+    memcpy(&y, &least, 4);
+    r->nonzero += n - zeros;
+    if (zeros == n) return true;
+    if ((double)x > r->most) r->most = (double)x;
+    if ((double)y < r->least) r->least = (double)y;
+    return true;
+}
+
 static void measure(Mix *m, MixValue *v)
 {
     MixTensor t;
     MixRange *r = &v->range;
     if (!v->tensor || v->type.elem != MPR_FLOAT32 || !mpri_mix_tensor(m, v->tensor, &t)) return;
     *r = (MixRange){.known = true, .elements = t.n, .least = INFINITY};
-    v->negative = t.n > 0 && element(&t, 0) < 0;
-    for (int64_t i = 0; i < t.n; i++) {
-        double x = fabs(element(&t, i));
-        if (isinf(x)) r->infinite = true;
-        if (!isfinite(x) || x == 0) continue;
-        r->nonzero++;
-        if (x < r->least) r->least = x;
-        if (x > r->most) r->most = x;
-        if (m->to == MPR_FLOAT32) continue;
-        double y = x > 0.5 && x < 1024 ? x : widened(m->to, narrow(m->to, x));
-        r->tiny += y == 0;
-        r->over += isinf(y);
+    v->negative = t.n > 0 && mpri_mix_element(&t, 0) < 0;
+    for (int64_t i = 0; i < t.n;) {
+        int64_t end = t.n - i < 256 ? t.n : i + 256;
+        if (t.stored == MPR_FLOAT32 && t.type == MPR_FLOAT32 &&
+            measure_block(r, (const uint8_t *)t.data + 4 * i, (int)(end - i)))
+            i = end;
+        for (; i < end; i++) measure_element(r, m->to, mpri_mix_element(&t, i));
     }
+    mpri_source_release(m->source, t.data, (size_t)t.n * mpri_dtype_size(t.stored));
 }
 
 /* value_float of a Constant has no tensor. */
@@ -244,27 +310,50 @@ void mpri_mix_ranges(Mix *m)
 
 /* ---- storing ---- */
 
+static void convert(const PieceMaker *maker, size_t at, void *out, size_t n)
+{
+    const Converted *c = (const Converted *)maker;
+    const MixTensor *t = &c->of;
+    size_t size = mpri_dtype_size(t->type), count = n / size, first = at / size;
+    for (size_t i = 0; i < count; i++) {
+        int64_t k = (int64_t)(first + i);
+        float f = t->type == MPR_FLOAT32 ? (float)stored_element(t, k) : 0;
+        uint16_t h = t->type == MPR_FLOAT32 ? 0 : narrow_element(t, k);
+        memcpy((char *)out + i * size, t->type == MPR_FLOAT32 ? (void *)&f : (void *)&h, size);
+    }
+    size_t stored = mpri_dtype_size(t->stored);
+    if (c->source)
+        mpri_source_release(c->source, (const char *)t->data + first * stored, count * stored);
+}
+
+static void put_contents(Mix *m, TreeField *raw, const MixTensor *t)
+{
+    enum { SMALL = 1 << 16 };
+    Converted *c = mpri_pool_take(m->pool, sizeof *c);
+    *c = (Converted){.maker.make = convert, .of = *t};
+    raw->len = mpri_dtype_size(t->type) * (size_t)t->n;
+    if (raw->len > SMALL) {
+        c->source = m->source;
+        raw->maker = &c->maker;
+        return;
+    }
+    uint8_t *data = mpri_pool_take(m->pool, raw->len);
+    convert(&c->maker, 0, data, raw->len);
+    raw->bytes = data;
+}
+
 void mpri_mix_store(Mix *m, Tree *t, DType type, bool saturate)
 {
     MixTensor from;
     if (!mpri_mix_tensor(m, t, &from)) return;
-    size_t size = mpri_dtype_size(type);
-    uint8_t *data = mpri_pool_take(m->pool, size * (size_t)from.n);
-    double most = type == MPR_FLOAT16 ? 65504.0 : 3.3895313892515355e38;
-    for (int64_t i = 0; i < from.n; i++) {
-        double x = element(&from, i);
-        float f = (float)x;
-        if (saturate && isfinite(x) && fabs(x) > most) x = copysign(most, x);
-        uint16_t h = type == MPR_FLOAT32 ? 0 : narrow(type, x);
-        memcpy(data + size * (size_t)i, type == MPR_FLOAT32 ? (void *)&f : (void *)&h, size);
-    }
+    from.type = type;
+    from.saturate = saturate;
+    t->outside = t->outside || mpri_tree_int(t, T_WHERE, 0) == 1;
     for (int i = t->n - 1; i >= 0; i--) {
         uint32_t k = t->f[i].number;
         if (k == T_FLOATS || k == T_INTS || k == T_RAW || k == T_EXTERNAL || k == T_WHERE)
             mpri_tree_remove(t, i);
         else if (k == T_TYPE) t->f[i].value = (uint64_t)type;
     }
-    TreeField *raw = mpri_tree_add(m->pool, t, T_RAW, WIRE_BYTES);
-    raw->bytes = data;
-    raw->len = size * (size_t)from.n;
+    put_contents(m, mpri_tree_add(m->pool, t, T_RAW, WIRE_BYTES), &from);
 }

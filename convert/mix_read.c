@@ -143,8 +143,15 @@ static DType cast_type(Pool *p, const MixNode *n)
     const TreeField *s = mpri_tree_find(a, 4);
     if (!s || !s->len) return (DType)mpri_tree_int(a, 3, 0);
     const char *text = mpri_tree_text(p, a, 4);
-    return !strcmp(text, "FLOAT") ? MPR_FLOAT32 : !strcmp(text, "FLOAT16") ? MPR_FLOAT16
-           : !strcmp(text, "DOUBLE") ? MPR_FLOAT64 : MPR_INT64;
+    static const struct { const char *name; DType type; } names[] = {
+        {"FLOAT", MPR_FLOAT32}, {"FLOAT16", MPR_FLOAT16}, {"DOUBLE", MPR_FLOAT64},
+        {"INT64", MPR_INT64}, {"INT32", MPR_INT32}, {"INT16", MPR_INT16}, {"INT8", MPR_INT8},
+        {"UINT64", MPR_UINT64}, {"UINT32", MPR_UINT32}, {"UINT16", MPR_UINT16},
+        {"UINT8", MPR_UINT8}, {"BOOL", MPR_BOOL},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i].name)) return names[i].type;
+    return MPR_DTYPE_NONE;
 }
 
 /* Outputs whose type comes from attributes or from inside a container. */

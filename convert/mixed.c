@@ -16,7 +16,8 @@
 #include "importer/file.h"
 #include "importer/wire.h"
 
-enum { T_RAW = 9, T_EXTERNAL = 13, T_WHERE = 14, PAGE = 4096 };
+enum { T_FLOATS = 4, T_INTS = 5, T_RAW = 9, T_EXTERNAL = 13, T_WHERE = 14 };
+enum { PAGE = 4096, LEAST_OUTSIDE = 1024, LARGE = 1 << 20 };
 
 typedef struct DataCopy { /* a data file that goes along as it is */
     const char *location, *path;
@@ -90,11 +91,11 @@ static void put_entry(Mixed *c, Tree *t, int at, const char *key, const char *va
     mpri_tree_put_text(&c->pool, f->tree, 2, value);
 }
 
-static void add_data(Mixed *c, const void *bytes, size_t n)
+static void add_data(Mixed *c, Piece piece)
 {
     mpri_pool_grow(&c->pool, &c->data, c->n_data, &c->cap_data, sizeof *c->data);
-    c->data[c->n_data++] = (Piece){bytes, n};
-    c->data_size += n;
+    c->data[c->n_data++] = piece;
+    c->data_size += piece.n;
 }
 
 /* Where the contents of a tensor lie outside; false when they cannot be had. */
@@ -120,23 +121,24 @@ static mpr_status locate(Mixed *c, const Tree *t, const uint8_t **bytes, size_t 
     return MPR_OK;
 }
 
-static void move_out(Mixed *c, Tree *t, const uint8_t *bytes, size_t n)
+static void move_out(Mixed *c, Tree *t, Piece contents)
 {
     static const uint8_t zeros[PAGE];
     size_t gap = (PAGE - c->data_size % PAGE) % PAGE;
     int at = t->n;
-    if (gap) add_data(c, zeros, gap);
+    contents.source = c->given->source;
+    if (gap) add_data(c, (Piece){.bytes = zeros, .n = gap});
     for (int i = t->n - 1; i >= 0; i--) {
         uint32_t k = t->f[i].number;
-        if (k != T_EXTERNAL && k != T_RAW && k != T_WHERE) continue;
+        if (k != T_EXTERNAL && k != T_RAW && k != T_WHERE && k != T_FLOATS && k != T_INTS) continue;
         mpri_tree_remove(t, i);
         at = i;
     }
     put_entry(c, t, at, "location", c->data_name);
     put_entry(c, t, at + 1, "offset", mpri_pool_print(&c->pool, "%zu", c->data_size));
-    put_entry(c, t, at + 2, "length", mpri_pool_print(&c->pool, "%zu", n));
+    put_entry(c, t, at + 2, "length", mpri_pool_print(&c->pool, "%zu", contents.n));
     mpri_tree_insert(&c->pool, t, at + 3, T_WHERE, WIRE_VARINT)->value = 1;
-    add_data(c, bytes, n);
+    add_data(c, contents);
 }
 
 static void move_in(Mixed *c, Tree *t, const uint8_t *bytes, size_t n)
@@ -148,12 +150,42 @@ static void move_in(Mixed *c, Tree *t, const uint8_t *bytes, size_t n)
     raw->len = n;
 }
 
+/* Equal bytes; what is mapped leaves memory on the way. */
+static bool same_run(const Source *a, const uint8_t *x, const Source *b, const uint8_t *y, size_t n)
+{
+    enum { STEP = 1 << 24 };
+    bool same = true;
+    for (size_t at = 0; at < n && same; at += STEP) {
+        size_t k = n - at < STEP ? n - at : STEP;
+        same = !memcmp(x + at, y + at, k);
+        if (k >= LARGE) mpri_source_release(a, x + at, k);
+        if (k >= LARGE) mpri_source_release(b, y + at, k);
+    }
+    return same;
+}
+
+static bool same_file(const Mixed *c, const char *path, const SourceMap *map)
+{
+    struct stat a, b;
+    Source *there;
+    Err err = {0};
+    if (fstat(map->fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+        return true;
+    if (mpri_source_open(path, c->pool.arena, &there, &err) != MPR_OK) return false;
+    bool same = there->size == map->size &&
+                same_run(there, there->bytes, c->given->source, map->bytes, map->size);
+    mpri_source_close(there);
+    return same;
+}
+
 /* The file of a tensor goes along whole, under its own name, where that is free or holds the same:
  * false when it cannot. */
 static bool copy_file(Mixed *c, const Tree *t)
 {
     const char *location = "";
     const SourceMap *map;
+    struct stat st;
     Err err = {0};
     for (int i = 0; i < t->n; i++)
         if (t->f[i].number == T_EXTERNAL && t->f[i].tree &&
@@ -168,35 +200,40 @@ static bool copy_file(Mixed *c, const Tree *t)
         mpri_source_external(c->given->source, c->pool.arena, "", location, &map, &err) != MPR_OK)
         return false;
     copy->path = mpri_pool_print(&c->pool, "%s%s", c->folder, location);
-    Source *there;
-    struct stat st;
-    if (stat(copy->path, &st) != 0) {
-        copy->fresh = true;
-    } else {
-        Err open_err = {0};
-        if (mpri_source_open(copy->path, c->pool.arena, &there, &open_err) != MPR_OK) return false;
-        bool same = there->size == map->size && !memcmp(there->bytes, map->bytes, map->size);
-        mpri_source_close(there);
-        if (!same) return false;
-    }
+    if (c->o->dry_run || stat(copy->path, &st) != 0) copy->fresh = true;
+    else if (!same_file(c, copy->path, map)) return false;
     copy->map = map;
+    return true;
+}
+
+/* Contents that are stored as numbers of the message. */
+static bool numbers(Mixed *c, const Tree *t, Piece *out)
+{
+    MixTensor m;
+    if (!mpri_tree_find(t, T_FLOATS) && !mpri_tree_find(t, T_INTS)) return false;
+    if (!mpri_mix_tensor(&c->mix, t, &m)) return false;
+    *out = (Piece){.bytes = m.data, .n = (size_t)m.n * mpri_dtype_size(m.type)};
     return true;
 }
 
 static mpr_status place_tensor(Mixed *c, Tree *t, bool out)
 {
-    const uint8_t *bytes;
-    size_t n;
+    Piece inside = {.n = 0};
     TreeField *raw = mpri_tree_find(t, T_RAW);
     bool never = c->o->external && !strcmp(c->o->external, "never");
     if (is_external(t)) {
+        const uint8_t *bytes;
+        size_t n;
         if (c->verbatim && copy_file(c, t)) return MPR_OK;
         TRY(locate(c, t, &bytes, &n));
         if (never) move_in(c, t, bytes, n);
-        else move_out(c, t, bytes, n);
-    } else if (out && raw && raw->len >= 1024) {
-        move_out(c, t, raw->bytes, raw->len);
+        else move_out(c, t, (Piece){.bytes = bytes, .n = n});
+        return MPR_OK;
     }
+    if (raw) inside = (Piece){.bytes = raw->bytes, .n = raw->len, .maker = raw->maker};
+    if ((out || (t->outside && !never)) && (raw || numbers(c, t, &inside)) &&
+        inside.n >= LEAST_OUTSIDE)
+        move_out(c, t, inside);
     return MPR_OK;
 }
 
@@ -217,22 +254,34 @@ static size_t size_of(const Piece *pieces, int n)
 
 static const void *joined(Mixed *c, const Piece *pieces, int n, size_t *size)
 {
-    size_t at = 0;
     *size = size_of(pieces, n);
     uint8_t *bytes = mpri_pool_take(&c->pool, *size);
-    for (int i = 0; i < n; at += pieces[i++].n) memcpy(bytes + at, pieces[i].bytes, pieces[i].n);
+    mpri_pieces_copy(pieces, n, bytes);
     return bytes;
+}
+
+static bool same_made(const Piece *p, const uint8_t *bytes)
+{
+    uint8_t part[1 << 16];
+    for (size_t at = 0; at < p->n; at += sizeof part) {
+        size_t n = p->n - at < sizeof part ? p->n - at : sizeof part;
+        p->maker->make(p->maker, at, part, n);
+        if (memcmp(bytes + at, part, n)) return false;
+    }
+    return true;
 }
 
 static bool same_bytes(const Mixed *c, const Piece *pieces, int n)
 {
     const Source *s = c->given->source;
     size_t at = 0;
-    for (int i = 0; i < n; i++) {
-        if (pieces[i].n > s->size - at ||
-            (pieces[i].n && memcmp(s->bytes + at, pieces[i].bytes, pieces[i].n)))
+    for (int i = 0; i < n; at += pieces[i++].n) {
+        const Piece *p = &pieces[i];
+        if (p->n > s->size - at) return false;
+        if (p->maker ? !same_made(p, s->bytes + at)
+                     : p->n && p->bytes != s->bytes + at &&
+                           !same_run(s, s->bytes + at, s, p->bytes, p->n))
             return false;
-        at += pieces[i].n;
     }
     return at == s->size;
 }
@@ -591,7 +640,8 @@ static mpr_status write_model(Mixed *c, const char *path, const Piece *pieces, i
     for (int i = 0; i < c->n_copies && status == MPR_OK; i++) {
         Piece whole = {.bytes = NULL};
         if (!c->copies[i].map || !c->copies[i].fresh) continue;
-        whole = (Piece){c->copies[i].map->bytes, c->copies[i].map->size};
+        whole = (Piece){.bytes = c->copies[i].map->bytes, .n = c->copies[i].map->size,
+                        .source = c->given->source};
         status = mpri_write_pieces_atomic(c->copies[i].path, &whole, 1, c->err);
         c->copies[i].written = status == MPR_OK;
     }
@@ -607,14 +657,21 @@ static mpr_status write_model(Mixed *c, const char *path, const Piece *pieces, i
 
 static mpr_status take_image(Mixed *c, const Piece *pieces, int n)
 {
-    size_t size = size_of(pieces, n), at = 0;
+    size_t size = size_of(pieces, n);
     uint8_t *bytes = mpri_arena_alloc(c->image_arena, size ? size : 1);
     if (!bytes) return mpri_err_nomem(c->err, size);
-    for (int i = 0; i < n; at += pieces[i++].n) memcpy(bytes + at, pieces[i].bytes, pieces[i].n);
+    mpri_pieces_copy(pieces, n, bytes);
     c->image->bytes = bytes;
     c->image->size = size;
     c->image->why = mpri_mixed_reasons(&c->mix, c->rewrite.list, c->image_arena, &c->image->n_why);
     return MPR_OK;
+}
+
+static mpr_status too_large(const Mixed *c, size_t size, size_t most, bool never)
+{
+    mpri_err_set(c->err, never ? MPR_E_USAGE : MPR_E_LIMIT,
+                 "the model would have %zu bytes, a file of this format can hold %zu", size, most);
+    return never ? mpri_err_advice(c->err, "leave out --external never") : c->err->code;
 }
 
 static mpr_status run(Mixed *c, const char *path)
@@ -642,10 +699,14 @@ static mpr_status run(Mixed *c, const char *path)
     if (c->image) return take_image(c, pieces, n);
     TRY(verify(c, pieces, n));
     TRY(tell(c));
-    bool large = size_of(pieces, n) > ((size_t)1 << 31) - 65536;
-    bool out = !strcmp(external, "always") || (large && strcmp(external, "never"));
+    size_t most = c->o->most_inline ? c->o->most_inline : ((size_t)1 << 31) - 65536;
+    bool never = !strcmp(external, "never");
+    bool out = !strcmp(external, "always") || (size_of(pieces, n) > most && !never);
     TRY(place_all(c, c->mix.model, false, out));
     pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
+    if (size_of(pieces, n) > most) return too_large(c, size_of(pieces, n), most, never);
+    for (int i = 0; i < n; i++)
+        if (pieces[i].n >= LARGE) pieces[i].source = c->given->source;
     TRY(write_reports(c, size_of(pieces, n) + c->data_size));
     if (c->verified.breach) return breach(c);
     return c->o->dry_run ? MPR_OK : write_model(c, path, pieces, n);

@@ -31,6 +31,7 @@ typedef struct MixedOptions {
     bool own_decisions;        /* those that the model carries do, where they are for this type */
     bool annotate;             /* decisions go into the metadata, the graph stays */
     MixedCheck check;
+    size_t most_inline;        /* bytes; above, tensor data go to a file. 0: what protobuf can hold */
     bool dry_run, no_passes, strict;
     const Alloc *alloc;
     const Log *log;

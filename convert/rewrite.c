@@ -69,6 +69,17 @@ static void mark_line(Rewrite *w, const char *prefix, const char *name)
 
 /* ---- added nodes ---- */
 
+/* The target is a number from opset 6 on, before that its name. */
+static void put_target(const Rewrite *w, Tree *attribute, DType type)
+{
+    bool named = w->m->opset < 6;
+    mpri_tree_put_text(w->m->pool, attribute, 1, "to");
+    if (named)
+        mpri_tree_put_text(w->m->pool, attribute, 4, type == MPR_FLOAT16 ? "FLOAT16" : "FLOAT");
+    else mpri_tree_put_int(w->m->pool, attribute, 3, type);
+    mpri_tree_put_int(w->m->pool, attribute, 20, named ? 3 : 2);
+}
+
 static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char *name, DType type)
 {
     Pool *p = w->m->pool;
@@ -77,10 +88,7 @@ static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char 
     mpri_tree_put_text(p, n, 2, to);
     mpri_tree_put_text(p, n, 3, name);
     mpri_tree_put_text(p, n, 4, "Cast");
-    Tree *a = mpri_tree_put_tree(p, n, 5);
-    mpri_tree_put_text(p, a, 1, "to");
-    mpri_tree_put_int(p, a, 3, type);
-    mpri_tree_put_int(p, a, 20, 2);
+    put_target(w, mpri_tree_put_tree(p, n, 5), type);
     if (w->m->ir_version >= MPRI_MARK_IR) {
         Tree *entry = mpri_tree_put_tree(p, n, 9);
         mpri_tree_put_text(p, entry, 1, MPRI_MARK_NODE);
@@ -102,11 +110,24 @@ static void insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
     w->casts++;
 }
 
+/* Before opset 6 nothing tells the type of a Cast's output but its declaration. */
+static void declare_type(Rewrite *w, MixScope *s, const char *name, DType type)
+{
+    Pool *p = w->m->pool;
+    Tree *info = mpri_tree_put_tree(p, s->graph, G_INFO);
+    mpri_tree_put_text(p, info, 1, name);
+    Tree *tensor = mpri_tree_put_tree(p, mpri_tree_put_tree(p, info, 2), 1);
+    mpri_tree_put_int(p, tensor, 1, type);
+}
+
 /* A new value is declared with the shape of its origin. */
 static void declare(Rewrite *w, MixScope *s, const MixValue *v, const char *name, DType type)
 {
     TreeField *t = v->info ? mpri_tree_find(v->info, 2) : NULL;
-    if (!t || !t->tree || !info_elem((Tree *)v->info)) return;
+    if (!t || !t->tree || !info_elem((Tree *)v->info)) {
+        if (w->m->opset < 6) declare_type(w, s, name, type);
+        return;
+    }
     Tree *info = mpri_tree_put_tree(w->m->pool, s->graph, G_INFO);
     mpri_tree_put_text(w->m->pool, info, 1, name);
     mpri_tree_add(w->m->pool, info, 2, WIRE_BYTES)->tree =

@@ -108,6 +108,7 @@ Tree *mpri_tree_copy(Pool *p, const Tree *t)
 {
     Tree *c = mpri_tree_new(p);
     c->tensor = t->tensor;
+    c->outside = t->outside;
     for (int i = 0; i < t->n; i++) {
         TreeField *f = mpri_tree_add(p, c, t->f[i].number, t->f[i].type);
         *f = t->f[i];
@@ -226,9 +227,10 @@ static void put(Pool *p, const Tree *t, Piece *pieces, int *n)
     for (int i = 0; i < t->n; i++) {
         const TreeField *f = &t->f[i];
         int k = head_of(f, head);
-        pieces[(*n)++] = (Piece){mpri_pool_text(p, head, (size_t)k), (size_t)k};
+        pieces[(*n)++] = (Piece){.bytes = mpri_pool_text(p, head, (size_t)k), .n = (size_t)k};
         if (f->tree) put(p, f->tree, pieces, n);
-        else if (f->type == WIRE_BYTES && f->len) pieces[(*n)++] = (Piece){f->bytes, f->len};
+        else if (f->type == WIRE_BYTES && f->len)
+            pieces[(*n)++] = (Piece){.bytes = f->bytes, .n = f->len, .maker = f->maker};
     }
 }
 
@@ -238,4 +240,13 @@ Piece *mpri_tree_pieces(Pool *p, Tree *t, int *n)
     *n = 0;
     put(p, t, pieces, n);
     return pieces;
+}
+
+void mpri_pieces_copy(const Piece *pieces, int n, uint8_t *to)
+{
+    for (int i = 0; i < n; to += pieces[i++].n) {
+        const Piece *p = &pieces[i];
+        if (p->maker) p->maker->make(p->maker, 0, to, p->n);
+        else memcpy(to, p->bytes, p->n);
+    }
 }

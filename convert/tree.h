@@ -21,6 +21,7 @@ typedef struct TreeField {
     uint64_t value;        /* varint and fixed forms */
     const uint8_t *bytes;  /* payload of a length-delimited field without a tree */
     size_t len;
+    const PieceMaker *maker; /* not NULL: makes the payload, and bytes is NULL */
     Tree *tree;
 } TreeField;
 
@@ -29,6 +30,7 @@ struct Tree {
     int n, cap;
     size_t size; /* of the payload, once measured */
     bool tensor; /* a TensorProto */
+    bool outside; /* … whose contents lay in a data file before they were converted */
 };
 
 /* Memory of a conversion. Running out of it jumps to `full`, so that no other line has to ask. */
@@ -59,5 +61,6 @@ int64_t mpri_tree_int(const Tree *t, uint32_t number, int64_t absent);
 bool mpri_field_is(const TreeField *f, const char *text);
 /* The message as runs of bytes. */
 Piece *mpri_tree_pieces(Pool *p, Tree *t, int *n);
+void mpri_pieces_copy(const Piece *pieces, int n, uint8_t *to);
 
 #endif

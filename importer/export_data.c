@@ -125,11 +125,11 @@ static mpr_status pieces_of(Export *x, const SourceMap *map, int first, int n, P
     for (int i = first; i < first + n; i++) {
         const DataPatch *d = &x->data[i];
         size_t offset = (size_t)d->tensor->ext_offset;
-        p[k++] = (Piece){map->bytes + at, offset - at};
-        p[k++] = (Piece){d->bytes, d->size};
+        p[k++] = (Piece){.bytes = map->bytes + at, .n = offset - at};
+        p[k++] = (Piece){.bytes = d->bytes, .n = d->size};
         at = offset + d->size;
     }
-    p[k++] = (Piece){map->bytes + at, map->size - at};
+    p[k++] = (Piece){.bytes = map->bytes + at, .n = map->size - at};
     *out = p;
     *n_out = k;
     return MPR_OK;

@@ -154,6 +154,7 @@ static void warn_nonfinite(const Finder *f, const Value *v, const char *name)
     } else {
         for (int64_t i = 0; i < n; i++) bad += !isfinite(mpri_load_f64(v->dtype, v->data, i));
     }
+    mpri_source_release(f->im->src, v->data, (size_t)n * mpri_dtype_size(v->dtype));
     if (bad)
         mpri_log(f->im->log, MPR_LOG_WARNING, "tensor '%s' holds %lld non-finite value%s",
                  mpri_err_name(name), (long long)bad, bad == 1 ? "" : "s");

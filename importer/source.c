@@ -101,6 +101,16 @@ void mpri_source_close(Source *s)
     s->fd = -1;
 }
 
+void mpri_source_release(const Source *s, const void *bytes, size_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)bytes;
+    uintptr_t from = (at + page - 1) / page * page, to = (at + n) / page * page;
+    bool mapped = s && s->fd >= 0 && at - (uintptr_t)s->bytes < s->size;
+    for (const SourceMap *m = s ? s->maps : NULL; m && !mapped; m = m->next)
+        mapped = at - (uintptr_t)m->bytes < m->size;
+    if (mapped && from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 static mpr_status unchanged(int fd, size_t size, int64_t changed, const char *name, Err *err)
 {
     struct stat st;
@@ -278,18 +288,18 @@ mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, P
         length = length - edits[i].len + edits[i].n;
     }
     int k = 0;
-    out[k++] = (Piece){s->bytes, s->graph.tagged.at};
+    out[k++] = (Piece){.bytes = s->bytes, .n = s->graph.tagged.at};
     if (length == body.len)
-        out[k++] = (Piece){s->bytes + s->graph.tagged.at,
-                           body.at - s->graph.tagged.at}; /* keeps a padded length */
-    else out[k++] = (Piece){head, put_head(head, length)};
+        out[k++] = (Piece){.bytes = s->bytes + s->graph.tagged.at,
+                           .n = body.at - s->graph.tagged.at}; /* keeps a padded length */
+    else out[k++] = (Piece){.bytes = head, .n = put_head(head, length)};
     at = body.at;
     for (int i = 0; i < n; i++) {
-        out[k++] = (Piece){s->bytes + at, edits[i].at - at};
-        out[k++] = (Piece){edits[i].bytes, edits[i].n};
+        out[k++] = (Piece){.bytes = s->bytes + at, .n = edits[i].at - at};
+        out[k++] = (Piece){.bytes = edits[i].bytes, .n = edits[i].n};
         at = edits[i].at + edits[i].len;
     }
-    out[k++] = (Piece){s->bytes + at, s->size - at};
+    out[k++] = (Piece){.bytes = s->bytes + at, .n = s->size - at};
     *n_out = k;
     return MPR_OK;
 }

@@ -64,11 +64,20 @@ typedef struct SourceEdit {
 } SourceEdit;
 /* Assemble the edited model (edits inside the main graph only) into a growing text. */
 mpr_status mpri_source_edit(const Source *s, const SourceEdit *edits, int n, Text *out, Err *err);
+/* Bytes that are made while they are written, so that they are nowhere as a whole. */
+typedef struct PieceMaker {
+    void (*make)(const struct PieceMaker *m, size_t at, void *out, size_t n);
+} PieceMaker;
 /* A run of bytes of a file to be written; the memory is the caller's. */
 typedef struct Piece {
     const void *bytes;
     size_t n;
+    const PieceMaker *maker; /* not NULL: bytes is NULL; asked for multiples of 64 but at the end */
+    const Source *source;    /* not NULL: mapped by it, and not needed any more once written */
 } Piece;
+/* Bytes of the mapped files leave memory until they are read again; bytes from elsewhere stay. */
+/* s may be NULL. */
+void mpri_source_release(const Source *s, const void *bytes, size_t n);
 /* The edited model as pieces of the mapped file and of the edits: 2 * n + 3 of them at most, no
  * copy made. */
 mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out,

@@ -239,7 +239,8 @@ static bool splits(const Finder *f, const Read *r)
 {
     const FileNode *n = &f->im->nodes[r->node];
     if (n->path[0]) return false; /* inlined: the file has no place for a tensor of its own */
-    return is_identity(n) ? !is_output(f, n->p->output[0]) : role_of(f, r) != NULL;
+    if (is_identity(n)) return r->cast < 0 && !is_output(f, n->p->output[0]);
+    return role_of(f, r) != NULL;
 }
 
 /* Every slot but the first gets a tensor of its own. */

@@ -72,10 +72,8 @@ static int open_temp(Target *t)
     return moved;
 }
 
-static int write_all(int fd, const Piece *p)
+static int write_bytes(int fd, const char *at, size_t left)
 {
-    const char *at = p->bytes;
-    size_t left = p->n;
     while (left > 0) {
         ssize_t n = write(fd, at, left < (1u << 30) ? left : 1u << 30);
         if (n < 0 && errno == EINTR) continue;
@@ -84,6 +82,32 @@ static int write_all(int fd, const Piece *p)
         left -= (size_t)n;
     }
     return 0;
+}
+
+static int write_made(int fd, const Piece *p)
+{
+    char part[1 << 16];
+    int code = 0;
+    for (size_t at = 0; at < p->n && !code; at += sizeof part) {
+        size_t n = p->n - at < sizeof part ? p->n - at : sizeof part;
+        p->maker->make(p->maker, at, part, n);
+        code = write_bytes(fd, part, n);
+    }
+    return code;
+}
+
+static int write_all(int fd, const Piece *p)
+{
+    enum { STEP = 1 << 24 };
+    int code = 0;
+    if (p->maker) return write_made(fd, p);
+    if (!p->source) return write_bytes(fd, p->bytes, p->n);
+    for (size_t at = 0; at < p->n && !code; at += STEP) {
+        size_t n = p->n - at < STEP ? p->n - at : STEP;
+        code = write_bytes(fd, (const char *)p->bytes + at, n);
+        mpri_source_release(p->source, (const char *)p->bytes + at, n);
+    }
+    return code;
 }
 
 static mpr_status fill(const Target *t, int fd, const Piece *pieces, int n, Err *err)
@@ -142,5 +166,5 @@ mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n
 
 mpr_status mpri_write_file_atomic(const char *path, const void *bytes, size_t n, Err *err)
 {
-    return mpri_write_pieces_atomic(path, &(Piece){bytes, n}, 1, err);
+    return mpri_write_pieces_atomic(path, &(Piece){.bytes = bytes, .n = n}, 1, err);
 }

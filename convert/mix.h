@@ -123,6 +123,7 @@ struct MixNode {
     int n_bodies;
     const PortsRow *row;
     bool call;            /* of a function of the model */
+    bool any;             /* a Cast that reads whatever its input becomes */
     MixUnit **units;
     int n_units, cap_units;
 };
@@ -173,6 +174,8 @@ void mpri_unit_pin(MixUnit *u, MixReason why); /* the first pin gives the reason
 const char *mpri_reason_text(MixReason r);
 /* Elements of a declared or stored shape; -1: not known. */
 int64_t mpri_mix_elements(const Mix *m, const MixValue *v);
+/* Of a stored or declared shape; -1: not known. */
+int mpri_mix_rank(const MixValue *v);
 /* Dim `axis` of a stored or declared shape, negative from the end; -1: not known. */
 int64_t mpri_mix_dim(const MixValue *v, int axis);
 /* The first reason why the types are not those of ONNX, or NULL. */

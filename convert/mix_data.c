@@ -74,6 +74,7 @@ static int tensor_dims(const Tree *t, int64_t *d, int cap)
     return n;
 }
 
+/* -1: no shape is declared. */
 static int declared_dims(const Tree *info, int64_t *d, int cap)
 {
     TreeField *type = info ? mpri_tree_find(info, 2) : NULL;
@@ -85,7 +86,13 @@ static int declared_dims(const Tree *info, int64_t *d, int cap)
     while (shape && mpri_wire_next(shape->bytes, shape->len, &pos, &dim) == WIRE_OK)
         if (dim.number == 1 && dim.type == WIRE_BYTES && n < cap)
             d[n++] = mpri_wire_find(shape->bytes, dim.body, 1, &value) ? (int64_t)value.value : -1;
-    return n;
+    return shape ? n : -1;
+}
+
+int mpri_mix_rank(const MixValue *v)
+{
+    int64_t d[64];
+    return v->tensor ? tensor_dims(v->tensor, d, 64) : declared_dims(v->info, d, 64);
 }
 
 int64_t mpri_mix_dim(const MixValue *v, int axis)

@@ -161,6 +161,21 @@ static void pin_unknown(MixNode *n)
         }
 }
 
+/* Containers of containers: what makes one, or takes it apart, stays. */
+static bool is_nested(const MixType *t)
+{
+    return t->wrap == WRAP_OTHER && mpri_mix_castable(t->elem);
+}
+
+static void pin_nested(MixNode *n)
+{
+    bool nested = false;
+    for (int k = 0; k < n->n_in; k++) nested = nested || (n->in[k] && is_nested(&n->in[k]->type));
+    for (int k = 0; k < n->n_out; k++)
+        nested = nested || (n->out[k] && is_nested(&n->out[k]->type));
+    for (int i = 0; i < n->n_units && nested; i++) mpri_unit_pin(n->units[i], WHY_FLOW);
+}
+
 static bool is_like(const char *op)
 {
     return !strcmp(op, "EyeLike") || !strcmp(op, "RandomNormalLike") ||
@@ -169,13 +184,15 @@ static bool is_like(const char *op)
 
 static void schema_units(Mix *m, MixNode *n)
 {
-    for (int k = 0; k < n->n_in; k++) n->in_unit[k] = port_unit(m, n, n->in[k], true, k);
+    n->any = m->widen && !strcmp(n->op, "Cast");
+    for (int k = 0; k < n->n_in && !n->any; k++) n->in_unit[k] = port_unit(m, n, n->in[k], true, k);
     for (int k = 0; k < n->n_out; k++) n->out_unit[k] = port_unit(m, n, n->out[k], false, k);
     bool variable = false;
     for (int i = 0; i < n->n_units; i++) variable = variable || n->units[i]->var[0] < 'a';
     for (int i = 0; i < n->n_units; i++)
         if (n->units[i]->var[0] >= 'a' && variable) mpri_unit_pin(n->units[i], WHY_FIXED);
     pin_unknown(n);
+    pin_nested(n);
     pin_fixed(n, n->out_unit);
     MixUnit *first = NULL;
     for (int i = 0; i < n->n_units && (!keeps_variables_apart(n) || is_like(n->op)); i++) {
@@ -190,7 +207,8 @@ static void schema_units(Mix *m, MixNode *n)
                 for (int k = 0; k < i; k++)
                     if (n->units[k]->var[0] == 'A' || n->units[k]->var[0] == 'B')
                         join(n->units[k], n->units[i]);
-    if (!strcmp(n->op, "CastLike"))
+    bool statistics = !strcmp(n->op, "BatchNormalization") && m->opset < 14 && n->n_out > 1;
+    if (!strcmp(n->op, "CastLike") || statistics) /* statistics that are updated stay float32 */
         for (int i = 0; i < n->n_units; i++) mpri_unit_pin(n->units[i], WHY_FIXED);
 }
 
@@ -220,7 +238,7 @@ static void flow_unit(Mix *m, MixNode *n, const char *var, int in, int formal, i
     MixValue *values[4] = {in >= 0 && in < n->n_in ? n->in[in] : NULL, NULL, NULL,
                            out >= 0 && out < n->n_out ? n->out[out] : NULL};
     MixUnit *u = NULL;
-    bool unknown = false;
+    bool unknown = false, nested = false;
     for (int b = 0; b < n->n_bodies; b++) {
         MixScope *s = n->bodies[b];
         values[1] = formal >= 0 && formal < s->n_inputs ? s->inputs[formal] : NULL;
@@ -228,6 +246,7 @@ static void flow_unit(Mix *m, MixNode *n, const char *var, int in, int formal, i
         for (int i = 0; i < 4; i++) {
             if (!values[i]) continue;
             unknown = unknown || !values[i]->type.elem;
+            nested = nested || is_nested(&values[i]->type);
             if (!eligible(m, values[i]->type)) continue;
             u = unit_of(m, n, var, values[i]->type);
             if (!variable_takes(n->row ? n->row->vars[0] : 0, m->to, u->was.wrap))
@@ -242,6 +261,7 @@ static void flow_unit(Mix *m, MixNode *n, const char *var, int in, int formal, i
     if (values[0]) n->in_unit[in] = u;
     if (values[3]) n->out_unit[out] = u;
     if (unknown) mpri_unit_pin(u, WHY_UNKNOWN);
+    if (nested) mpri_unit_pin(u, WHY_FLOW);
 }
 
 static void flow_units(Mix *m, MixNode *n)

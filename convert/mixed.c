@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "convert/auto.h"
+#include "convert/calls.h"
 #include "convert/decisions.h"
+#include "convert/raise.h"
 #include "convert/report.h"
 #include "convert/rewrite.h"
 #include "importer/file.h"
@@ -369,6 +371,21 @@ static bool plain_dims(void *user, const char *value, int *rank, int64_t dims[8]
     return mpri_verify_dims(user, value, rank, dims);
 }
 
+/* What is done to the model before anything is decided. */
+static mpr_status prepare(Mixed *c)
+{
+    int n;
+    if (c->o->opset) {
+        Mix m = {.pool = &c->pool, .model = c->mix.model, .source = c->given->source};
+        mpri_mix_read(&m);
+        TRY(mpri_raise(&m, c->o->opset, c->err));
+    }
+    if (!c->o->inline_calls) return MPR_OK;
+    Mix m = {.pool = &c->pool, .model = c->mix.model, .source = c->given->source};
+    mpri_mix_read(&m);
+    return mpri_calls_inline(&m, &n, c->err);
+}
+
 static mpr_status decide(Mixed *c)
 {
     Mix *m = &c->mix;
@@ -376,8 +393,14 @@ static mpr_status decide(Mixed *c)
     bool back = c->o->to == MPR_FLOAT32;
     mpri_mix_read(m);
     TRY(check_opset(c));
-    if (back && (c->undone || c->decisions)) return MPR_OK;
+    if (back && (c->undone || c->decisions) && !c->o->drop_rounding) return MPR_OK;
     const char *fault = mpri_mix_fault(m, &at);
+    if (back && c->o->drop_rounding) {
+        mpri_drop_rounding(m);
+        mpri_rewrite_retype(m);
+        *m = (Mix){.pool = m->pool, .model = m->model, .source = m->source, .to = m->to};
+        mpri_mix_read(m);
+    }
     bool train = c->o->mode ? !strcmp(c->o->mode, "train") : has_weights(m);
     m->widen = back;
     c->po = c->o->paint;
@@ -428,7 +451,8 @@ static mpr_status run_plain(Mixed *c)
     const void *bytes = c->given->source->bytes;
     size_t size = c->given->source->size;
     int n;
-    if (c->undone && c->o->to != MPR_FLOAT32) {
+    bool other = c->undone || c->o->opset || c->o->inline_calls;
+    if (other && c->o->to != MPR_FLOAT32) {
         const Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
         bytes = joined(c, pieces, n, &size);
     }
@@ -463,6 +487,7 @@ static mpr_status attempt(Mixed *c)
     c->mix.model = mpri_tree_parse(&c->pool, TREE_MODEL, s->bytes, s->size);
     c->decisions = mpri_decisions_take(&c->mix);
     mpri_rewrite_undo(&c->mix, &c->undone);
+    TRY(prepare(c));
     TRY(decide(c));
     const Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
     return verify(c, pieces, n);
@@ -686,6 +711,7 @@ static mpr_status run(Mixed *c, const char *path)
     if (!c->o->no_passes) {
         c->decisions = mpri_decisions_take(&c->mix);
         mpri_rewrite_undo(&c->mix, &c->undone);
+        TRY(prepare(c));
         TRY(run_plain(c));
         TRY(search(c));
         TRY(decide(c));

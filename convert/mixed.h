@@ -32,6 +32,9 @@ typedef struct MixedOptions {
     bool annotate;             /* decisions go into the metadata, the graph stays */
     MixedCheck check;
     size_t most_inline;        /* bytes; above, tensor data go to a file. 0: what protobuf can hold */
+    int64_t opset;             /* of ai.onnx, to which the model is raised first; 0: as it is */
+    bool inline_calls;         /* of the model's functions */
+    bool drop_rounding;        /* f32: narrowing Casts of the user go */
     bool dry_run, no_passes, strict;
     const Alloc *alloc;
     const Log *log;

@@ -61,8 +61,10 @@ static const char *escaped(Pool *p, const char *name)
     return copy;
 }
 
+/* A model that has been widened is as good as one that never was narrow: it has no marks. */
 static void mark_line(Rewrite *w, const char *prefix, const char *name)
 {
+    if (w->m->widen) return;
     w->lines = mpri_pool_print(w->m->pool, "%s%s%s", w->lines, prefix,
                                escaped(w->m->pool, name));
 }
@@ -70,14 +72,24 @@ static void mark_line(Rewrite *w, const char *prefix, const char *name)
 /* ---- added nodes ---- */
 
 /* The target is a number from opset 6 on, before that its name. */
-static void put_target(const Rewrite *w, Tree *attribute, DType type)
+static void put_target(const Mix *m, Tree *attribute, DType type)
 {
-    bool named = w->m->opset < 6;
-    mpri_tree_put_text(w->m->pool, attribute, 1, "to");
-    if (named)
-        mpri_tree_put_text(w->m->pool, attribute, 4, type == MPR_FLOAT16 ? "FLOAT16" : "FLOAT");
-    else mpri_tree_put_int(w->m->pool, attribute, 3, type);
-    mpri_tree_put_int(w->m->pool, attribute, 20, named ? 3 : 2);
+    bool named = m->opset < 6;
+    mpri_tree_put_text(m->pool, attribute, 1, "to");
+    if (named) mpri_tree_put_text(m->pool, attribute, 4, type == MPR_FLOAT16 ? "FLOAT16" : "FLOAT");
+    else mpri_tree_put_int(m->pool, attribute, 3, type);
+    mpri_tree_put_int(m->pool, attribute, 20, named ? 3 : 2);
+}
+
+void mpri_cast_retarget(Mix *m, Tree *cast, DType to)
+{
+    for (int i = 0; i < cast->n; i++) {
+        TreeField *key = cast->f[i].number == 5 && cast->f[i].tree ? mpri_tree_find(cast->f[i].tree, 1)
+                                                                   : NULL;
+        if (!key || !mpri_field_is(key, "to")) continue;
+        cast->f[i].tree = mpri_tree_new(m->pool);
+        put_target(m, cast->f[i].tree, to);
+    }
 }
 
 static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char *name, DType type)
@@ -88,8 +100,8 @@ static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char 
     mpri_tree_put_text(p, n, 2, to);
     mpri_tree_put_text(p, n, 3, name);
     mpri_tree_put_text(p, n, 4, "Cast");
-    put_target(w, mpri_tree_put_tree(p, n, 5), type);
-    if (w->m->ir_version >= MPRI_MARK_IR) {
+    put_target(w->m, mpri_tree_put_tree(p, n, 5), type);
+    if (w->m->ir_version >= MPRI_MARK_IR && !w->m->widen) {
         Tree *entry = mpri_tree_put_tree(p, n, 9);
         mpri_tree_put_text(p, entry, 1, MPRI_MARK_NODE);
         mpri_tree_put_text(p, entry, 2, mpri_file_suffix(type));
@@ -174,6 +186,7 @@ static const char *version(const MixValue *v, const MixScope *s, DType type)
 static DType wanted(const MixValue *v, const MixUse *u)
 {
     if (u->unit) return u->unit->is;
+    if (u->node && u->node->any) return v->now;
     if (!u->node && !u->scope->outer) return MPR_DTYPE_NONE; /* the output of the model itself */
     return v->type.elem;
 }
@@ -353,7 +366,8 @@ static void rename_node(MixNode *n)
         TreeField *f = &n->tree->f[i];
         if (f->number == 1) {
             MixValue *v = n->in[in];
-            DType want = v && n->in_unit[in] ? n->in_unit[in]->is : v ? v->type.elem : 0;
+            MixUse use = {.node = n, .scope = n->scope, .at = in, .unit = n->in_unit[in]};
+            DType want = v ? wanted(v, &use) : MPR_DTYPE_NONE;
             const char *name = v && mpri_mix_castable(want) ? version(v, n->scope, want) : NULL;
             if (name && strcmp(name, v->name)) {
                 set_text(f, name);

@@ -33,6 +33,12 @@ mpr_status mpri_rewrite(Rewrite *w);
 
 /* Takes out what an earlier run added or changed; *n: how much. m has not been read. */
 void mpri_rewrite_undo(Mix *m, int *n);
+/* Declared types of inner values become those that the nodes give. */
+void mpri_rewrite_retype(const Mix *m);
+/* Takes out the narrowing Casts that are in the model; m has been read and is stale afterwards. */
+int mpri_drop_rounding(Mix *m);
+/* The target of a Cast, in the form of the model's opset. */
+void mpri_cast_retarget(Mix *m, Tree *cast, DType to);
 /* Element type of a ValueInfoProto. */
 void mpri_info_set(Tree *info, DType elem);
 

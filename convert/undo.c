@@ -236,9 +236,9 @@ static void io_back(Undo *u)
     }
 }
 
-static void retype(Undo *u)
+void mpri_rewrite_retype(const Mix *m)
 {
-    Mix solved = {.pool = u->m->pool, .model = u->m->model, .source = u->m->source};
+    Mix solved = {.pool = m->pool, .model = m->model, .source = m->source};
     mpri_mix_read(&solved);
     for (int i = 0; i < solved.n_scopes; i++) {
         const MixScope *s = solved.scopes[i];
@@ -246,7 +246,7 @@ static void retype(Undo *u)
             const TreeField *f = &s->graph->f[k];
             bool end = f->number == G_IN || f->number == G_OUT;
             if (!f->tree || (f->number != G_INFO && !(end && s->outer))) continue;
-            const MixValue *v = mpri_mix_find(s, mpri_tree_text(pool(u), f->tree, 1));
+            const MixValue *v = mpri_mix_find(s, mpri_tree_text(m->pool, f->tree, 1));
             if (v && mpri_mix_castable(v->type.elem)) mpri_info_set(f->tree, v->type.elem);
         }
     }
@@ -265,6 +265,6 @@ void mpri_rewrite_undo(Mix *m, int *n)
     if (!u.n && !u.entry) return;
     rename_back(&u, u.top);
     io_back(&u);
-    retype(&u);
+    mpri_rewrite_retype(m);
     *n += u.n == 0;
 }

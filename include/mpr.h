@@ -587,6 +587,9 @@ typedef struct mpr_convert_options {
     const char *dot, *svg;        /* pictures to write */
     const char *explain;          /* a node (name, =VALUE or path): its reasons go to *explained, which mpr_free_text frees */
     char **explained;
+    int64_t opset;                /* raise the model's opset of ai.onnx to this one first; 0: leave it */
+    bool inline_functions;        /* take calls of the model's own functions apart first */
+    bool drop_rounding;           /* with MPR_FLOAT32: narrowing Casts of the user go, too */
     const char *const *echo;      /* key, value, key, value …, NULL: options as the report shows them; items of one list follow each other */
     bool annotate;             /* the decisions go into the metadata of an otherwise untouched model */
     /* Check by numbers: the bytes to be written run next to the model in float32, every 16-bit value rounded. Above

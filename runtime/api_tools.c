@@ -110,6 +110,19 @@ static mpr_status check_convert_mode(const mpr_convert_options *o, bool paint, E
     return mpri_err_advice(err, "use the profile paint, which is the default");
 }
 
+static mpr_status check_convert_flags(const mpr_convert_options *o, Err *err)
+{
+    if (o->no_passes && (o->opset || o->inline_functions)) {
+        mpri_err_set(err, MPR_E_USAGE, "passes none beside %s", o->opset ? "an opset" : "inline");
+        return mpri_err_advice(err, "without passes the model is written as it was read");
+    }
+    if (o->drop_rounding && o->to != MPR_FLOAT32) {
+        mpri_err_set(err, MPR_E_USAGE, "drop-rounding with the type %s", mpri_dtype_long(o->to));
+        return mpri_err_advice(err, "it belongs to the way back: --to fp32");
+    }
+    return MPR_OK;
+}
+
 static mpr_status read_lists(const char *path, Arena *arena, char **text, Err *err)
 {
     *text = NULL;
@@ -229,6 +242,9 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
         .echo = o->echo,
         .dry_run = o->dry_run,
         .no_passes = o->no_passes,
+        .opset = o->opset,
+        .inline_calls = o->inline_functions,
+        .drop_rounding = o->drop_rounding,
         .strict = o->strict,
         .alloc = &model->ctx->alloc,
         .log = &model->ctx->log,
@@ -257,6 +273,7 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
                      mpri_dtype_long(o.to));
         return mpri_err_advice(err, "use --to fp16, --to bf16, or --to fp32 for the way back");
     }
+    TRY(check_convert_flags(&o, err));
     if (!o.dry_run) TRY(mpri_api_pointer(path, "path", err));
     Device *device;
     Arena arena;

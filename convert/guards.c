@@ -1,91 +1,47 @@
-/* Patterns that 16 bits would break: each keeps its whole path in float32.
- *
- * Paths are walked through the readers of values; the walks are marked per search, so a long chain
- * costs one visit a node. */
+/* Patterns that 16 bits would break: each keeps its whole path in float32. */
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-#include "convert/paint.h"
+#include "convert/flow.h"
 #include "convert/verify.h"
-
-typedef struct Walk {
-    Paint *p;
-    MixReason why;
-    const char *through, *until;
-    uint8_t *seen; /* by number of the node: 1 under way or in vain, 2 leads there */
-    bool (*reaches)(const MixNode *n, const MixValue *by);
-} Walk;
-
-static bool guarded(const MixUnit *u)
-{
-    return !u->forced && !u->excluded && u->legal && !(u->pinned && u->pin != WHY_RANGE_INIT);
-}
-
-static void pin_node(MixNode *n, MixReason why)
-{
-    for (int i = 0; i < n->n_units; i++) {
-        MixUnit *u = n->units[i];
-        if (!guarded(u)) continue;
-        u->pinned = false;
-        mpri_unit_pin(u, why);
-    }
-}
-
-/* Does a path lead from here to one of the ends? Everything on such a path is pinned. */
-static bool walk(Walk *w, MixNode *n, const MixValue *by, int depth)
-{
-    if (depth > 2000) return false;
-    uint8_t *seen = &w->seen[n->number];
-    if (mpri_node_is(n, w->until) && (!w->reaches || w->reaches(n, by))) {
-        pin_node(n, w->why);
-        return true;
-    }
-    if (*seen) return *seen == 2;
-    *seen = 1;
-    if (!mpri_node_is(n, w->through)) return false;
-    for (int k = 0; k < n->n_out; k++)
-        for (MixUse *u = n->out[k] ? n->out[k]->uses : NULL; u; u = u->next)
-            if (u->node && walk(w, u->node, n->out[k], depth + 1)) *seen = 2;
-    if (*seen == 2) pin_node(n, w->why);
-    return *seen == 2;
-}
-
-static Walk new_walk(Paint *p, MixReason why, const char *through, const char *until)
-{
-    return (Walk){.p = p, .why = why, .through = through, .until = until,
-                  .seen = mpri_pool_take(p->m->pool, (size_t)p->m->n_nodes)};
-}
-
-/* Readers of the outputs of n. */
-static bool walk_on(Walk *w, MixNode *n)
-{
-    bool any = false;
-    for (int k = 0; k < n->n_out; k++)
-        for (MixUse *u = n->out[k] ? n->out[k]->uses : NULL; u; u = u->next)
-            if (u->node && walk(w, u->node, n->out[k], 0)) any = true;
-    return any;
-}
 
 /* ---- eps ---- */
 
+/* The constant that a value is, in another shape perhaps. */
+static const MixValue *constant(const MixValue *v)
+{
+    for (int i = 0; v && !v->range.known && v->maker && i < 32; i++) {
+        if (!mpri_node_is(v->maker, "Identity Unsqueeze Squeeze Reshape Flatten Expand Tile")) break;
+        v = v->maker->n_in ? v->maker->in[0] : NULL;
+    }
+    return v && v->range.known ? v : NULL;
+}
+
 static double scalar(const MixValue *v)
 {
-    return v && v->range.known && v->range.nonzero ? v->range.most : 0;
+    v = constant(v);
+    return v && v->range.nonzero ? v->range.most : 0;
+}
+
+static bool is_negative(const MixValue *v)
+{
+    v = constant(v);
+    return v && v->negative;
 }
 
 static bool needs_positive(const MixNode *n, const MixValue *by)
 {
     if (mpri_node_is(n, "Div")) return n->n_in > 1 && n->in[1] == by;
     if (!mpri_node_is(n, "Pow")) return true;
-    return n->n_in > 1 && n->in[0] == by && n->in[1] && n->in[1]->negative;
+    return n->n_in > 1 && n->in[0] == by && is_negative(n->in[1]);
 }
 
 static bool holds_epsilon(const MixNode *n)
 {
     for (int k = 0; k < n->n_in; k++) {
-        const MixValue *v = n->in[k];
-        if (v && v->range.known && v->range.nonzero && v->range.nonzero == v->range.elements &&
-            !v->negative && !v->range.infinite && scalar(v) < 6.1e-5)
+        const MixValue *v = constant(n->in[k]);
+        if (v && v->range.nonzero && v->range.nonzero == v->range.elements && !v->negative && !v->range.infinite && scalar(v) < 6.1e-5)
             return true;
     }
     const Tree *a = mpri_node_is(n, "Clip") ? mpri_mix_attribute(n, "min") : NULL;
@@ -99,12 +55,12 @@ static bool holds_epsilon(const MixNode *n)
 
 static void guard_eps(Paint *p)
 {
-    Walk w = new_walk(p, WHY_EPS, mpri_list_words(LIST_CLEAR), "Sqrt Div Reciprocal Log Pow");
+    Walk w = mpri_walk_new(p, WHY_EPS, mpri_list_words(LIST_CLEAR), "Sqrt Div Reciprocal Log Pow");
     w.reaches = needs_positive;
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
-        if (mpri_node_is(n, "Add Max Clip Sum") && holds_epsilon(n) && walk_on(&w, n))
-            pin_node(n, WHY_EPS);
+        if (mpri_node_is(n, "Add Max Clip Sum") && holds_epsilon(n) && mpri_walk_behind(&w, n))
+            mpri_guard_node(n, WHY_EPS);
     }
 }
 
@@ -112,14 +68,13 @@ static void guard_eps(Paint *p)
 
 static void guard_mask(Paint *p)
 {
-    const char *through = mpri_pool_print(p->m->pool, "Add Sub Mul Div Sum Cast %s",
+    const char *through = mpri_pool_print(p->m->pool, "Add Sub Mul Div Sum Cast Trilu %s",
                                           mpri_list_words(LIST_CLEAR));
-    Walk w = new_walk(p, WHY_MASK, through, "Softmax LogSoftmax Exp");
+    Walk w = mpri_walk_new(p, WHY_MASK, through, "Softmax LogSoftmax Exp");
     for (int i = 0; i < p->m->n_values; i++) {
         MixValue *v = p->m->values[i];
         if (!v->range.known || (!v->range.infinite && v->range.most <= 6e4)) continue;
-        for (MixUse *u = v->uses; u; u = u->next)
-            if (u->node) walk(&w, u->node, v, 0);
+        mpri_walk(&w, v);
     }
 }
 
@@ -129,7 +84,13 @@ static bool is_square(const MixNode *n)
 {
     if (mpri_node_is(n, "Mul")) return n->n_in > 1 && n->in[0] && n->in[0] == n->in[1];
     return mpri_node_is(n, "Pow") && n->n_in > 1 && n->in[0] && scalar(n->in[1]) == 2 &&
-           !n->in[1]->negative;
+           !is_negative(n->in[1]);
+}
+
+static bool is_root(const MixNode *n, const MixValue *by)
+{
+    return !mpri_node_is(n, "Pow") ||
+           (n->n_in > 1 && n->in[0] == by && scalar(n->in[1]) == 0.5);
 }
 
 static void guard_variance(Paint *p)
@@ -138,51 +99,80 @@ static void guard_variance(Paint *p)
                                  "ReduceLogSum ReduceLogSumExp ReduceProd";
     const char *through = mpri_pool_print(p->m->pool, "ReduceMean ReduceSum Add Div Mul %s",
                                           mpri_list_words(LIST_CLEAR));
-    Walk sums = new_walk(p, WHY_VARIANCE, mpri_list_words(LIST_CLEAR), reduce);
-    Walk roots = new_walk(p, WHY_VARIANCE, through, "Sqrt");
+    Walk sums = mpri_walk_new(p, WHY_VARIANCE, mpri_list_words(LIST_CLEAR), reduce);
+    Walk roots = mpri_walk_new(p, WHY_VARIANCE, through, "Sqrt Pow");
+    roots.reaches = is_root;
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
-        if (mpri_node_is(n, "Exp") && walk_on(&sums, n)) pin_node(n, WHY_VARIANCE);
+        if (mpri_node_is(n, "Exp") && mpri_walk_behind(&sums, n)) mpri_guard_node(n, WHY_VARIANCE);
         if (!is_square(n)) continue;
         bool mean = false;
         for (MixUse *u = n->out[0] ? n->out[0]->uses : NULL; u; u = u->next)
             mean = mean || (u->node && mpri_node_is(u->node, "ReduceMean ReduceSum"));
-        if (!mean || !walk_on(&roots, n)) continue;
-        pin_node(n, WHY_VARIANCE);
+        if (!mean || !mpri_walk_behind(&roots, n)) continue;
+        mpri_guard_node(n, WHY_VARIANCE);
         if (n->in[0]->maker && mpri_node_is(n->in[0]->maker, "Sub"))
-            pin_node(n->in[0]->maker, WHY_VARIANCE);
+            mpri_guard_node(n->in[0]->maker, WHY_VARIANCE);
     }
 }
 
 /* ---- loss ---- */
 
-static bool allows(const MixNode *n)
+static const char totals[] = "ReduceMean ReduceSum ReduceSumSquare ReduceL1 ReduceL2 "
+                             "ReduceLogSum ReduceLogSumExp";
+
+/* "loss" as a word of its own: train_loss, but not glossary. */
+static bool says_loss(const char *name)
 {
-    for (int i = 0; i < n->n_units; i++)
-        if (n->units[i]->list == LIST_ALLOW && !n->units[i]->asked) return true;
+    for (const char *at = name; (at = strcasestr(at, "loss")); at += 4)
+        if ((at == name || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[4]))
+            return true;
     return false;
 }
 
-static void pin_before(Paint *p, MixNode *n, MixReason why, uint8_t *seen, int depth)
+/* One number that sums up all of something, as it is or after a little arithmetic. */
+static bool sums_up(const Mix *m, const MixValue *v, bool one, int depth)
 {
-    if (!n || seen[n->number] || depth > 2000 || allows(n)) return;
-    seen[n->number] = 1;
-    pin_node(n, why);
+    const MixNode *n = v ? v->maker : NULL;
+    MixValue *before[FLOW_MOST];
+    if (!n || depth > 32) return false;
+    int flow = mpri_flow_before(m, v, before);
+    for (int i = 0; i < flow; i++)
+        if (sums_up(m, before[i], one, depth + 1)) return true;
+    if (mpri_node_is(n, totals)) {
+        bool axes = mpri_mix_attribute(n, "axes") || (n->n_in > 1 && n->in[1]);
+        return one || !axes;
+    }
+    if (!mpri_node_is(n, "Add Sub Mul Div Neg Sum Identity Reshape Squeeze Unsqueeze Sqrt Log "
+                         "Cast"))
+        return false;
     for (int k = 0; k < n->n_in; k++)
-        if (n->in[k] && mpri_mix_castable(n->in[k]->type.elem))
-            pin_before(p, n->in[k]->maker, why, seen, depth + 1);
+        if (n->in[k] && mpri_mix_castable(n->in[k]->type.elem) &&
+            sums_up(m, n->in[k], one, depth + 1))
+            return true;
+    return false;
+}
+
+static bool is_loss(const Mix *m, const MixValue *v)
+{
+    if (!mpri_mix_castable(v->type.elem)) return false;
+    if (says_loss(v->name)) return true;
+    int64_t elements = mpri_mix_elements(m, v);
+    return (elements == 1 || elements < 0) && sums_up(m, v, elements == 1, 0);
 }
 
 static void guard_loss(Paint *p)
 {
-    uint8_t *seen = mpri_pool_take(p->m->pool, (size_t)p->m->n_nodes);
-    for (int i = 0; i < p->m->n_nodes; i++)
-        if (mpri_node_is(p->m->nodes[i], "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"))
-            pin_before(p, p->m->nodes[i], WHY_LOSS, seen, 0);
-    for (int i = 0; i < p->m->top->n_outputs; i++) {
-        MixValue *v = p->m->top->outputs[i];
-        if (v && !strcmp(v->name, "loss")) pin_before(p, v->maker, WHY_LOSS, seen, 0);
+    Before w = mpri_before_new(p, WHY_LOSS, false);
+    for (int i = 0; i < p->m->n_nodes; i++) {
+        MixNode *n = p->m->nodes[i];
+        if (!mpri_node_is(n, "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss")) continue;
+        mpri_guard_node(n, WHY_LOSS);
+        for (int k = 0; k < n->n_in; k++) mpri_before(&w, n->in[k]);
     }
+    for (int i = 0; i < p->m->top->n_outputs; i++)
+        if (p->m->top->outputs[i] && is_loss(p->m, p->m->top->outputs[i]))
+            mpri_before(&w, p->m->top->outputs[i]);
 }
 
 /* ---- reduction ---- */
@@ -211,6 +201,10 @@ static int64_t reduction_depth(Paint *p, const MixNode *n)
             if (mpri_mix_dim(x, k) > longest) longest = mpri_mix_dim(x, k);
         return longest;
     }
+    if (mpri_node_is(n, "AveragePool")) {
+        const Tree *kernel = mpri_mix_attribute(n, "kernel_shape");
+        return kernel ? mpri_mix_product(kernel, 8) : -1;
+    }
     if (mpri_node_is(n, "Conv")) {
         const MixValue *w = n->n_in > 1 ? n->in[1] : NULL;
         int64_t all = w ? mpri_mix_elements(p->m, w) : -1, first = w ? mpri_mix_dim(w, 0) : -1;
@@ -236,11 +230,6 @@ static bool is_denied(const MixNode *n)
     return true;
 }
 
-static void note(MixNode *n, const char *text)
-{
-    for (int i = 0; i < n->n_units; i++) n->units[i]->detail = text;
-}
-
 static void guard_sum(Paint *p, MixNode *n)
 {
     double most = 0, share;
@@ -249,36 +238,43 @@ static void guard_sum(Paint *p, MixNode *n)
                  p->o->range(p->o->range_user, n->in[0]->name, &most, &share, &finite);
     int64_t depth = mpri_node_is(n, "Mean") ? n->n_in : reduction_depth(p, n);
     if (depth < 1 && !pool && !is_asked(n) && !is_denied(n)) {
-        pin_node(n, WHY_REDUCTION);
-        note(n, "the depth of the sum is not known");
+        mpri_guard_noted(n, WHY_REDUCTION, "the depth of the sum is not known");
     } else if (depth > 0 && known && (double)depth * most > 32752) {
-        pin_node(n, WHY_REDUCTION);
-        note(n,
-             mpri_pool_print(p->m->pool, "sums of %lld values up to %.6g", (long long)depth, most));
+        mpri_guard_noted(n, WHY_REDUCTION, mpri_pool_print(p->m->pool, "sums of %lld values up to %.6g",
+                                                    (long long)depth, most));
     }
+}
+
+/* Products longer than the user allows; an unknown length is too long unless the user asked. */
+static void guard_products(Paint *p, MixNode *n)
+{
+    int64_t depth = reduction_depth(p, n);
+    if (depth > p->o->max_reduction)
+        mpri_guard_noted(n, WHY_REDUCTION,
+                  mpri_pool_print(p->m->pool, "sums of %lld products, allowed are %lld",
+                                  (long long)depth, (long long)p->o->max_reduction));
+    else if (depth < 1 && !is_asked(n))
+        mpri_guard_noted(n, WHY_REDUCTION, "the length of the products is not known");
 }
 
 static void guard_reduction(Paint *p)
 {
     for (int i = 0; i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
-        if (mpri_node_is(n, sums)) guard_sum(p, n);
-        if (!mpri_node_is(n, "MatMul Gemm Conv ConvTranspose") || !p->o->max_reduction) continue;
-        int64_t depth = reduction_depth(p, n);
-        if (depth <= p->o->max_reduction) continue;
-        pin_node(n, WHY_REDUCTION);
-        note(n, mpri_pool_print(p->m->pool, "sums of %lld products, allowed are %lld",
-                                (long long)depth, (long long)p->o->max_reduction));
+        if (p->m->to == MPR_FLOAT16 && mpri_node_is(n, sums)) guard_sum(p, n);
+        if (p->o->max_reduction && mpri_node_is(n, "MatMul Gemm Conv ConvTranspose"))
+            guard_products(p, n);
     }
 }
 
 /* ---- ranges of activations ---- */
 
-static bool out_of_range(Paint *p, MixNode *n, const char *name, const char *what)
+/* What is wrong with the numbers of a value, or NULL. */
+static const char *out_of_range(Paint *p, const char *name, const char *what)
 {
     double most, share;
     bool finite;
-    if (!p->o->range(p->o->range_user, name, &most, &share, &finite)) return false;
+    if (!p->o->range(p->o->range_user, name, &most, &share, &finite)) return NULL;
     const char *text = NULL;
     if (!finite) text = mpri_pool_print(p->m->pool, "%s holds Inf or NaN", what);
     else if (most * p->o->margin > 65504)
@@ -287,29 +283,28 @@ static bool out_of_range(Paint *p, MixNode *n, const char *name, const char *wha
     else if (share > 0.01)
         text = mpri_pool_print(p->m->pool, "%s: %.3g%% of the non-zero values below 6e-8", what,
                                100 * share);
-    if (text) note(n, text);
     return text;
 }
 
 /* What a node computes inside, such as the variance of a normalisation. */
-static bool inside_out_of_range(Paint *p, MixNode *n, const MixValue *out)
+static const char *inside_out_of_range(Paint *p, const MixValue *out)
 {
     Pool *pool = p->m->pool;
-    return out && out_of_range(p, n, mpri_pool_print(pool, MPRI_INSIDE "%s", out->name),
-                               mpri_pool_print(pool, "variance for %s", out->name));
+    return out ? out_of_range(p, mpri_pool_print(pool, MPRI_INSIDE "%s", out->name),
+                              mpri_pool_print(pool, "variance for %s", out->name)) : NULL;
 }
 
 static void guard_range(Paint *p)
 {
     for (int i = 0; p->o->range && i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
-        bool bad = n->n_out && n->n_units && inside_out_of_range(p, n, n->out[0]);
+        const char *bad = n->n_out && n->n_units ? inside_out_of_range(p, n->out[0]) : NULL;
         for (int k = 0; k < n->n_in && !bad; k++)
-            bad = n->in_unit[k] && !n->in[k]->initializer &&
-                  out_of_range(p, n, n->in[k]->name, n->in[k]->name);
+            if (n->in_unit[k] && !n->in[k]->initializer)
+                bad = out_of_range(p, n->in[k]->name, n->in[k]->name);
         for (int k = 0; k < n->n_out && !bad; k++)
-            bad = n->out_unit[k] && out_of_range(p, n, n->out[k]->name, n->out[k]->name);
-        if (bad) pin_node(n, WHY_RANGE_ACT);
+            if (n->out_unit[k]) bad = out_of_range(p, n->out[k]->name, n->out[k]->name);
+        if (bad) mpri_guard_noted(n, WHY_RANGE_ACT, bad);
     }
 }
 
@@ -344,113 +339,8 @@ mpr_status mpri_paint_guards(Paint *p)
     if (narrow && !is_off(p, WHY_EPS)) guard_eps(p);
     if (narrow && !is_off(p, WHY_MASK)) guard_mask(p);
     if (!is_off(p, WHY_VARIANCE)) guard_variance(p);
-    if (narrow && !is_off(p, WHY_REDUCTION)) guard_reduction(p);
+    if (!is_off(p, WHY_REDUCTION)) guard_reduction(p);
     if (!is_off(p, WHY_LOSS)) guard_loss(p);
     if (narrow && !is_off(p, WHY_RANGE_ACT)) guard_range(p);
     return MPR_OK;
-}
-
-/* ---- shapes and weights ---- */
-
-static bool is_shape_port(const MixNode *n, int k)
-{
-    if (mpri_node_is(n, "Range ConstantOfShape")) return true;
-    if (k == 0) return false;
-    if (mpri_node_is(n, "Resize")) return k == 3;
-    if (mpri_node_is(n, "ScatterND ScatterElements OneHot CumSum CumProd ReduceSum ReduceMean "
-                        "ReduceMax ReduceMin ReduceProd CenterCropPad"))
-        return k == 1;
-    return mpri_node_is(n, "Reshape Expand Slice Tile Pad TopK Squeeze Unsqueeze Split Gather "
-                           "GatherND GatherElements");
-}
-
-static bool reaches_shape(const MixNode *n, uint8_t *seen, int depth)
-{
-    if (depth > 2000 || seen[n->number]) return false;
-    seen[n->number] = 1;
-    for (int k = 0; k < n->n_out; k++) {
-        const MixValue *v = n->out[k];
-        if (!v || mpri_dtype_is_float(v->type.elem)) continue;
-        for (MixUse *u = v->uses; u; u = u->next)
-            if (u->node && (is_shape_port(u->node, u->at) ||
-                            reaches_shape(u->node, seen, depth + 1)))
-                return true;
-    }
-    return false;
-}
-
-static void shape_paths(Paint *p)
-{
-    uint8_t *back = mpri_pool_take(p->m->pool, (size_t)p->m->n_nodes);
-    for (int i = 0; i < p->m->n_nodes; i++) {
-        MixNode *n = p->m->nodes[i];
-        if (!mpri_node_is(n, "Cast") || !n->n_in || !n->in[0] || !n->n_out || !n->out[0]) continue;
-        if (n->in[0]->type.elem != MPR_FLOAT32 || !mpri_dtype_is_int(n->out[0]->type.elem))
-            continue;
-        uint8_t *seen = mpri_pool_take(p->m->pool, (size_t)p->m->n_nodes);
-        if (reaches_shape(n, seen, 0)) pin_before(p, n->in[0]->maker, WHY_SHAPE, back, 0);
-    }
-}
-
-/* Another name of an initializer stays in float32: the trainer takes it for a weight, too. */
-static bool renames_weight(const MixNode *n)
-{
-    while (mpri_node_is(n, "Identity") && n->n_in && n->in[0]) {
-        if (n->in[0]->initializer) return true;
-        if (!n->in[0]->maker) return false;
-        n = n->in[0]->maker;
-    }
-    return false;
-}
-
-static void weight_sides(Paint *p)
-{
-    for (int i = 0; p->o->master && i < p->m->n_nodes; i++) {
-        MixNode *n = p->m->nodes[i];
-        if (renames_weight(n)) pin_node(n, WHY_WEIGHT);
-        if (!mpri_node_is(n, "Gather Slice") || !n->n_in || !n->in[0] || !n->in[0]->initializer)
-            continue;
-        int64_t in = mpri_mix_elements(p->m, n->in[0]);
-        int64_t out = n->n_out && n->out[0] ? mpri_mix_elements(p->m, n->out[0]) : -1;
-        if (in < 0 || out < 0 || out < in) pin_node(n, WHY_WEIGHT);
-    }
-}
-
-static void weight_ranges(Paint *p)
-{
-    const char *policy = p->o->weights_oor;
-    for (int i = 0; i < p->m->n_values; i++) {
-        MixValue *v = p->m->values[i];
-        const MixRange *r = &v->range;
-        bool few = r->elements <= 64;
-        bool tiny = few ? r->tiny > 0 : (double)r->tiny > 0.01 * (double)r->elements;
-        if (!r->known || (!r->over && !tiny)) continue;
-        bool kept = false;
-        for (MixUse *u = v->uses; u; u = u->next) {
-            MixUnit *unit = u->node ? u->unit : NULL;
-            if (!unit || unit->pinned || unit->list == LIST_DENY) continue;
-            if (v->saturate && unit->forced) continue;
-            kept = true;
-            if (policy && !strcmp(policy, "error")) {
-                mpri_err_set(p->err, MPR_E_DATA, "%lld values of '%s' do not fit %s",
-                             (long long)(r->over + r->tiny), mpri_err_name(v->name),
-                             mpri_dtype_long(p->m->to));
-                mpri_err_advice(p->err, "use --weights-oor keep-fp32 or saturate");
-            } else if (!policy || !strcmp(policy, "keep-fp32") || p->o->master) {
-                mpri_unit_pin(unit, WHY_RANGE_INIT);
-            }
-        }
-        if (kept)
-            mpri_paint_warn(p, r->over ? "oor" : "underflow", v->name,
-                            r->over ? r->over : r->tiny,
-                            r->over ? "finite values become infinite" : "values become zero");
-    }
-}
-
-void mpri_paint_constants(Paint *p)
-{
-    shape_paths(p);
-    weight_sides(p);
-    mpri_paint_sentinels(p);
-    weight_ranges(p);
 }

@@ -250,8 +250,12 @@ static mpr_status apply_rule(Paint *p, const char *rule)
                                (int)(space - rule), rule);
     }
     regex_t re;
-    int rc = regcomp(&re, mpri_pool_print(p->m->pool, "^(%s)$", colon + 1),
+    int rc = regcomp(&re, colon + 1, REG_EXTENDED | REG_NOSUB); /* "a)(b" is whole in brackets only */
+    if (!rc) {
+        regfree(&re);
+        rc = regcomp(&re, mpri_pool_print(p->m->pool, "^(%s)$", colon + 1),
                      REG_EXTENDED | REG_NOSUB);
+    }
     if (rc) {
         char text[128];
         regerror(rc, &re, text, sizeof text);

@@ -104,6 +104,7 @@ struct MixUnit {
     MixReason why;
     MixUnit *from;        /* that made it so */
     MixUnit *blocked;     /* of those joined with it, the one that is pinned */
+    MixUnit *lister;      /* … the one whose list counts */
     MixUnit *source;      /* low one that leads here */
     MixUnit *same;        /* next one of those that are joined */
     MixUnit **behind, **before; int n_behind, cap_behind, n_before, cap_before;
@@ -174,6 +175,8 @@ void mpri_unit_pin(MixUnit *u, MixReason why); /* the first pin gives the reason
 const char *mpri_reason_text(MixReason r);
 /* Elements of a declared or stored shape; -1: not known. */
 int64_t mpri_mix_elements(const Mix *m, const MixValue *v);
+/* Product of the integers of a repeated field, such as dims. */
+int64_t mpri_mix_product(const Tree *t, uint32_t number);
 /* Of a stored or declared shape; -1: not known. */
 int mpri_mix_rank(const MixValue *v);
 /* Dim `axis` of a stored or declared shape, negative from the end; -1: not known. */

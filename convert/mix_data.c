@@ -8,6 +8,7 @@
 #include "importer/wire.h"
 
 enum { T_DIMS = 1, T_TYPE = 2, T_FLOATS = 4, T_INTS = 5, T_RAW = 9, T_EXTERNAL = 13, T_WHERE = 14 };
+enum { A_FLOAT = 2, A_TENSOR = 5, A_FLOATS = 7 }; /* of an AttributeProto */
 
 /* ---- shapes ---- */
 
@@ -17,11 +18,11 @@ static int64_t times(int64_t a, int64_t b)
     return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &r) ? -1 : r;
 }
 
-static int64_t tensor_elements(const Tree *t)
+int64_t mpri_mix_product(const Tree *t, uint32_t number)
 {
     int64_t n = 1;
     for (int i = 0; i < t->n; i++) {
-        if (t->f[i].number != T_DIMS) continue;
+        if (t->f[i].number != number) continue;
         if (t->f[i].type == WIRE_VARINT) n = times(n, (int64_t)t->f[i].value);
         uint64_t d;
         size_t pos = 0;
@@ -33,11 +34,16 @@ static int64_t tensor_elements(const Tree *t)
     return n;
 }
 
-static int64_t declared_elements(const Tree *info)
+static const TreeField *declared_shape(const Tree *info)
 {
     TreeField *type = info ? mpri_tree_find(info, 2) : NULL;
     TreeField *tensor = type && type->tree ? mpri_tree_find(type->tree, 1) : NULL;
-    TreeField *shape = tensor && tensor->tree ? mpri_tree_find(tensor->tree, 2) : NULL;
+    return tensor && tensor->tree ? mpri_tree_find(tensor->tree, 2) : NULL;
+}
+
+static int64_t declared_elements(const Tree *info)
+{
+    const TreeField *shape = declared_shape(info);
     WireField dim, value;
     int64_t n = 1;
     size_t pos = 0;
@@ -55,7 +61,7 @@ int64_t mpri_mix_elements(const Mix *m, const MixValue *v)
     int64_t n = 1;
     (void)m;
     for (int k = 0; v->seen && k < v->seen_rank; k++) n = times(n, v->seen_dims[k]);
-    return v->tensor ? tensor_elements(v->tensor) : v->seen ? n : declared_elements(v->info);
+    return v->tensor ? mpri_mix_product(v->tensor, T_DIMS) : v->seen ? n : declared_elements(v->info);
 }
 
 static int tensor_dims(const Tree *t, int64_t *d, int cap)
@@ -77,9 +83,7 @@ static int tensor_dims(const Tree *t, int64_t *d, int cap)
 /* -1: no shape is declared. */
 static int declared_dims(const Tree *info, int64_t *d, int cap)
 {
-    TreeField *type = info ? mpri_tree_find(info, 2) : NULL;
-    TreeField *tensor = type && type->tree ? mpri_tree_find(type->tree, 1) : NULL;
-    TreeField *shape = tensor && tensor->tree ? mpri_tree_find(tensor->tree, 2) : NULL;
+    const TreeField *shape = declared_shape(info);
     WireField dim, value;
     int n = 0;
     size_t pos = 0;
@@ -92,7 +96,8 @@ static int declared_dims(const Tree *info, int64_t *d, int cap)
 int mpri_mix_rank(const MixValue *v)
 {
     int64_t d[64];
-    return v->tensor ? tensor_dims(v->tensor, d, 64) : declared_dims(v->info, d, 64);
+    if (v->tensor) return tensor_dims(v->tensor, d, 64);
+    return v->seen ? v->seen_rank : declared_shape(v->info) ? declared_dims(v->info, d, 64) : -1;
 }
 
 int64_t mpri_mix_dim(const MixValue *v, int axis)
@@ -137,11 +142,12 @@ static bool external(Mix *m, const Tree *t, size_t need, const void **data)
     return true;
 }
 
-/* Packed or single entries of float_data and int32_data. */
-static bool typed(Mix *m, const Tree *t, DType type, int64_t n, const void **data)
+/* Packed or single entries of a field of floats, or of integers that hold 16 bits each. */
+static bool entries(Mix *m, const Tree *t, uint32_t number, DType type, int64_t n,
+                    const void **data)
 {
-    uint32_t number = type == MPR_FLOAT32 ? T_FLOATS : T_INTS;
     size_t size = mpri_dtype_size(type);
+    bool ints = type != MPR_FLOAT32;
     TreeField *only = number == T_FLOATS ? mpri_tree_find(t, number) : NULL;
     if (only && only->type == WIRE_BYTES && only->len == size * (size_t)n) {
         *data = only->bytes; /* packed floats are their bytes */
@@ -157,8 +163,8 @@ static bool typed(Mix *m, const Tree *t, DType type, int64_t n, const void **dat
         do {
             if (f->type == WIRE_BYTES) {
                 if (pos >= f->len) break;
-                if (number == T_INTS && !mpri_wire_varint(f->bytes, f->len, &pos, &v)) return false;
-                if (number == T_FLOATS) {
+                if (ints && !mpri_wire_varint(f->bytes, f->len, &pos, &v)) return false;
+                if (!ints) {
                     uint32_t bits;
                     if (f->len - pos < 4) return false;
                     memcpy(&bits, f->bytes + pos, 4);
@@ -177,7 +183,7 @@ static bool typed(Mix *m, const Tree *t, DType type, int64_t n, const void **dat
 bool mpri_mix_tensor(Mix *m, const Tree *t, MixTensor *out)
 {
     TreeField *raw = mpri_tree_find(t, T_RAW);
-    *out = (MixTensor){.type = (DType)mpri_tree_int(t, T_TYPE, 0), .n = tensor_elements(t)};
+    *out = (MixTensor){.type = (DType)mpri_tree_int(t, T_TYPE, 0), .n = mpri_mix_product(t, T_DIMS)};
     out->stored = out->type;
     if (!mpri_mix_castable(out->type) || out->n < 0) return false;
     if (raw && raw->maker) {
@@ -191,7 +197,7 @@ bool mpri_mix_tensor(Mix *m, const Tree *t, MixTensor *out)
         out->data = raw->bytes;
         return raw->len == need;
     }
-    return typed(m, t, out->type, out->n, &out->data);
+    return entries(m, t, out->type == MPR_FLOAT32 ? T_FLOATS : T_INTS, out->type, out->n, &out->data);
 }
 
 /* ---- elements ---- */
@@ -289,29 +295,52 @@ static void measure(Mix *m, MixValue *v)
     mpri_source_release(m->source, t.data, (size_t)t.n * mpri_dtype_size(t.stored));
 }
 
-/* value_float of a Constant has no tensor. */
-static void measure_scalar(MixValue *v)
+/* value_float and value_floats of a Constant are no tensors; that of a ConstantOfShape holds one
+ * element for all. */
+static void measure_attribute(Mix *m, MixValue *v)
 {
-    const Tree *a = v->maker && !strcmp(v->maker->op, "Constant")
-                        ? mpri_mix_attribute(v->maker, "value_float") : NULL;
-    TreeField *f = a ? mpri_tree_find(a, 2) : NULL;
-    if (!a) return;
-    uint32_t bits = f ? (uint32_t)f->value : 0;
-    float x;
-    memcpy(&x, &bits, 4);
-    double y = fabs((double)x);
-    v->negative = x < 0;
-    v->range = (MixRange){.known = true, .elements = 1, .infinite = isinf(y)};
-    if (!isfinite(y) || y == 0) return;
-    v->range.nonzero = 1;
-    v->range.least = v->range.most = y;
+    MixTensor t;
+    MixRange r = {.known = true, .least = INFINITY};
+    const MixNode *n = v->maker;
+    if (!n || *n->domain || n->call || v->type.elem != MPR_FLOAT32) return;
+    bool constant = !strcmp(n->op, "Constant"), fill = !strcmp(n->op, "ConstantOfShape");
+    const Tree *one = constant ? mpri_mix_attribute(n, "value_float") : NULL;
+    const Tree *many = constant ? mpri_mix_attribute(n, "value_floats") : NULL;
+    const Tree *filled = fill ? mpri_mix_attribute(n, "value") : NULL;
+    TreeField *tensor = filled ? mpri_tree_find(filled, A_TENSOR) : NULL;
+    const void *floats = NULL;
+    double first = 0;
+    int64_t count = 0;
+    for (int i = 0; many && i < many->n; i++)
+        if (many->f[i].number == A_FLOATS)
+            count += many->f[i].type == WIRE_BYTES ? (int64_t)many->f[i].len / 4 : 1;
+    if (tensor && tensor->tree && mpri_mix_tensor(m, tensor->tree, &t) && t.n == 1) {
+        first = mpri_mix_element(&t, 0);
+        count = 1;
+    } else if (one) {
+        TreeField *f = mpri_tree_find(one, A_FLOAT);
+        uint32_t bits = f ? (uint32_t)f->value : 0;
+        float x;
+        memcpy(&x, &bits, 4);
+        first = (double)x;
+        count = 1;
+    } else if (!many || !entries(m, many, A_FLOATS, MPR_FLOAT32, count, &floats)) {
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        double x = floats ? (double)((const float *)floats)[i] : first;
+        if (i == 0) v->negative = x < 0;
+        measure_element(&r, m->to, x);
+    }
+    r.elements = count;
+    v->range = r;
 }
 
 void mpri_mix_ranges(Mix *m)
 {
     for (int i = 0; i < m->n_values; i++) {
         measure(m, m->values[i]);
-        measure_scalar(m->values[i]);
+        if (!m->values[i]->tensor) measure_attribute(m, m->values[i]);
     }
 }
 

@@ -36,8 +36,12 @@ static void gather(Paint *p)
         MixUnit *root = p->m->units[i];
         if (root->joined) continue;
         root->from = root->pinned ? root : NULL;
+        root->lister = root;
         for (MixUnit *u = root->same; u; u = u->same) {
-            if (rank[u->list] > rank[root->list]) root->list = u->list;
+            if (rank[u->list] > rank[root->list]) {
+                root->list = u->list;
+                root->lister = u;
+            }
             if (u->pinned && !root->from) root->from = u;
         }
         for (MixUnit *u = root->same; u; u = u->same)
@@ -79,7 +83,7 @@ static void spread_deny(Painter *t, MixUnit **roots, int n)
         MixUnit *u = roots[i];
         if (u->list != LIST_DENY) continue;
         t->c[u->number].deny = true;
-        if (!u->blocked) u->why = u->pin;
+        if (!u->blocked) u->why = u->lister->pin;
         push(t, u);
     }
     while (t->n) {
@@ -207,6 +211,19 @@ static void drop_islands(Painter *t, MixUnit **roots, int n)
     }
 }
 
+/* A list counts for all that are joined: the reason is that of the unit that stands on it. */
+static void tell_lister(MixUnit *root)
+{
+    MixUnit *l = root->lister;
+    bool listed = root->list == LIST_ALLOW || root->list == LIST_DENY;
+    if (!listed || l == root || root->blocked || root->why == WHY_ISLAND) return;
+    for (MixUnit *u = root; u; u = u->same) {
+        u->why = u == l ? (l->list == LIST_ALLOW && !l->asked ? WHY_ALLOW : l->pin)
+                 : mpri_dtype_is_low(u->is) ? WHY_JOINED : l->pin;
+        u->from = u == l ? NULL : l;
+    }
+}
+
 static void colour(Painter *t)
 {
     Mix *m = t->p->m;
@@ -226,6 +243,8 @@ static void colour(Painter *t)
         }
         if (!low && u->why == WHY_NONE) u->why = WHY_FAR;
     }
+    for (int i = 0; i < m->n_units; i++)
+        if (!m->units[i]->joined) tell_lister(m->units[i]);
 }
 
 static mpr_status paint_all(Paint *p)
@@ -243,7 +262,7 @@ static mpr_status paint_all(Paint *p)
         MixUnit *u = roots[i];
         if (u->list != LIST_ALLOW || u->blocked) continue;
         t.c[u->number].low = true;
-        u->why = u->asked ? u->pin : WHY_ALLOW;
+        u->why = u->lister->asked ? u->lister->pin : WHY_ALLOW;
         p->allowed++;
     }
     find_wanted(&t, roots, n);
@@ -295,6 +314,7 @@ mpr_status mpri_paint(Paint *p)
     if (p->err->code != MPR_OK) return p->err->code;
     raise_nodes(p);
     TRY(paint_all(p));
+    TRY(mpri_paint_changes(p));
     if (!p->allowed) mpri_paint_warn(p, "no-allow", "", 0, "no operator of the allow list");
     return MPR_OK;
 }

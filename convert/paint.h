@@ -52,6 +52,9 @@ void mpri_paint_apply(MixNode *n, PaintRule rule, MixReason why);
 mpr_status mpri_paint_guards(Paint *p);
 void mpri_paint_constants(Paint *p);    /* shape-path, weight-side, range-init */
 const char *mpri_list_words(MixList list); /* the built-in list, blank-separated */
+/* After the painting: warnings for constants that change beyond rounding, or would; MPR_E_DATA when
+ * the user wants none of it. */
+mpr_status mpri_paint_changes(Paint *p);
 /* sentinel.c: constants beyond the range that the user forces into it; see there. */
 void mpri_paint_sentinels(Paint *p);
 bool mpri_node_is(const MixNode *n, const char *ops); /* one of the blank-separated words */

@@ -38,19 +38,29 @@ static const char *type_name(DType t)
            : t == MPR_BFLOAT16 ? "bfloat16" : mpri_dtype_long(t);
 }
 
-static const char *unit_name(const MixUnit *u, char *buf, size_t size)
+static void unit_name(Text *t, const MixUnit *u)
 {
-    snprintf(buf, size, "%s:%s", u->node->path, u->var);
-    return buf;
+    mpri_text_add(t, "%s:%s", u->node->path, u->var);
 }
 
-/* ---- units ---- */
+/* ---- chains ---- */
+
+/* What comes after u on its way to the root, which is always the last one: a chain that is longer
+ * than people read leaves out what is before the root. */
+static const MixUnit *next_reason(const MixUnit *u, int at)
+{
+    enum { MOST = 64, ENDLESS = 1 << 20 };
+    const MixUnit *next = u->from == u ? NULL : u->from;
+    if (at < MOST || !next) return next;
+    for (int i = 0; next->from && next->from != next && i < ENDLESS; i++) next = next->from;
+    return next;
+}
 
 static void chain(Text *t, const MixUnit *u)
 {
-    char name[512];
     mpri_text_put(t, "[");
-    for (int i = 0; u && i < 64; i++, u = u->from == u ? NULL : u->from) {
+    for (int i = 0; u; u = next_reason(u, ++i)) {
+        Text name;
         if (i) mpri_text_put(t, ", ");
         mpri_text_put(t, "{");
         if (u->detail) {
@@ -58,19 +68,35 @@ static void chain(Text *t, const MixUnit *u)
             mpri_text_put(t, ", ");
         }
         member(t, "reason", mpri_reason_text(u->why));
+        mpri_text_init(&name, t->alloc);
+        unit_name(&name, u);
+        t->failed = t->failed || name.failed;
         mpri_text_put(t, ", ");
-        member(t, "unit", unit_name(u, name, sizeof name));
+        member(t, "unit", name.text ? name.text : "");
         mpri_text_put(t, "}");
+        mpri_text_free(&name);
     }
     mpri_text_put(t, "]");
+}
+
+/* ---- units ---- */
+
+static const MixUnit *next_unit(const MixNode *n, const MixUnit *last)
+{
+    const MixUnit *best = NULL;
+    for (int i = 0; i < n->n_units; i++) {
+        const MixUnit *u = n->units[i];
+        if (last && strcmp(u->var, last->var) <= 0) continue;
+        if (!best || strcmp(u->var, best->var) < 0) best = u;
+    }
+    return best;
 }
 
 static void units(Text *t, const MixNode *n)
 {
     mpri_text_put(t, "{");
-    for (int i = 0; i < n->n_units; i++) {
-        const MixUnit *u = n->units[i];
-        if (i) mpri_text_put(t, ", ");
+    for (const MixUnit *u = next_unit(n, NULL), *first = u; u; u = next_unit(n, u)) {
+        if (u != first) mpri_text_put(t, ", ");
         text(t, u->var);
         mpri_text_put(t, ": {\"chain\": ");
         chain(t, u);
@@ -143,6 +169,22 @@ static void casts(Text *t, const Report *r)
     mpri_text_put(t, "]");
 }
 
+/* By the name of the domain. */
+static const TreeField *next_opset(const Report *r, const TreeField *last)
+{
+    const char *after = last ? mpri_tree_text(r->m->pool, last->tree, 1) : NULL, *best = NULL;
+    const TreeField *found = NULL;
+    for (int i = 0; i < r->m->model->n; i++) {
+        const TreeField *f = &r->m->model->f[i];
+        if (f->number != 8 || !f->tree) continue;
+        const char *domain = mpri_tree_text(r->m->pool, f->tree, 1);
+        if ((after && strcmp(domain, after) <= 0) || (best && strcmp(domain, best) >= 0)) continue;
+        best = domain;
+        found = f;
+    }
+    return found;
+}
+
 static void model(Text *t, const Report *r)
 {
     char hex[65];
@@ -152,40 +194,44 @@ static void model(Text *t, const Report *r)
     mpri_text_put(t, "\"model\": {");
     member(t, "file", slash ? slash + 1 : r->model->path);
     mpri_text_add(t, ", \"ir_version\": %lld, \"opsets\": {", (long long)r->m->ir_version);
-    bool first = true;
-    for (int i = 0; i < r->m->model->n; i++) {
-        const TreeField *f = &r->m->model->f[i];
-        if (f->number != 8 || !f->tree) continue;
-        if (!first) mpri_text_put(t, ", ");
+    for (const TreeField *f = NULL, *first = NULL; (f = next_opset(r, f)); first = f) {
+        if (first) mpri_text_put(t, ", ");
         text(t, mpri_tree_text(r->m->pool, f->tree, 1));
         mpri_text_add(t, ": %lld", (long long)mpri_tree_int(f->tree, 2, 1));
-        first = false;
     }
     mpri_text_put(t, "}, ");
     member(t, "sha256", hex);
     mpri_text_put(t, "}");
 }
 
+static const char *next_option(const char *const *echo, const char *last)
+{
+    const char *best = NULL;
+    for (int i = 0; echo && echo[i]; i += 2)
+        if ((!last || strcmp(echo[i], last) > 0) && (!best || strcmp(echo[i], best) < 0))
+            best = echo[i];
+    return best;
+}
+
 static void options(Text *t, const Report *r)
 {
-    mpri_text_put(t, "\"options\": {");
     static const char lists[] = " exclude include force-include keep-fp32 no-guard io ";
     const char *const *e = r->o->echo;
-    for (int i = 0; e && e[i]; i += 2) {
-        bool again = i && !strcmp(e[i], e[i - 2]), more = e[i + 2] && !strcmp(e[i], e[i + 2]);
+    mpri_text_put(t, "\"options\": {");
+    for (const char *key = NULL, *last = NULL; (key = next_option(e, key)); last = key) {
         char word[32];
-        snprintf(word, sizeof word, " %.24s ", e[i]);
-        if (i) mpri_text_put(t, ", ");
-        if (!strstr(lists, word)) {
-            member(t, e[i], e[i + 1]);
-            continue;
+        int n = 0;
+        snprintf(word, sizeof word, " %.24s ", key);
+        bool list = strstr(lists, word);
+        if (last) mpri_text_put(t, ", ");
+        text(t, key);
+        mpri_text_put(t, list ? ": [" : ": ");
+        for (int i = 0; e[i]; i += 2) {
+            if (strcmp(e[i], key)) continue;
+            if (n++) mpri_text_put(t, ", ");
+            text(t, e[i + 1]);
         }
-        if (!again) {
-            text(t, e[i]);
-            mpri_text_put(t, ": [");
-        }
-        text(t, e[i + 1]);
-        if (!more) mpri_text_put(t, "]");
+        if (list) mpri_text_put(t, "]");
     }
     mpri_text_put(t, "}");
 }
@@ -204,16 +250,37 @@ static void policy(Text *t, const Profile *p)
     mpri_text_put(t, "]},\n");
 }
 
-/* Multiply-adds of a product by stored and declared shapes; 0 when they do not tell. */
-static double products(const Mix *m, const MixNode *n)
+/* Elements of a value as far as they are known: dims that are not count once. 0: nothing is. */
+static double known_elements(const MixValue *v)
 {
-    bool matrix = mpri_node_is(n, "MatMul Gemm"), conv = mpri_node_is(n, "Conv ConvTranspose");
-    const MixValue *w = n->n_in > 1 ? n->in[1] : NULL;
-    int64_t out = n->n_out && n->out[0] ? mpri_mix_elements(m, n->out[0]) : -1, depth = -1;
-    if (!w || (!matrix && !conv) || out < 0) return 0;
-    if (matrix) depth = mpri_mix_dim(w, mpri_mix_attribute_int(n, "transB", 0) ? -1 : -2);
-    else if (mpri_mix_dim(w, 0) > 0) depth = mpri_mix_elements(m, w) / mpri_mix_dim(w, 0);
-    return depth > 0 ? (double)out * (double)depth : 0;
+    double n = 1;
+    int rank = v ? mpri_mix_rank(v) : -1;
+    for (int k = 0; k < rank; k++) n *= mpri_mix_dim(v, k) > 0 ? (double)mpri_mix_dim(v, k) : 1;
+    return rank < 0 ? 0 : n;
+}
+
+static double known_dim(const MixValue *v, int axis)
+{
+    int64_t d = mpri_mix_dim(v, axis);
+    return d > 0 ? (double)d : 1;
+}
+
+/* Multiply-adds of a product by stored, measured and declared shapes. Without any for what it
+ * makes, those of one row or one place. */
+static double products(const MixNode *n)
+{
+    bool matrix = mpri_node_is(n, "MatMul Gemm"), conv = mpri_node_is(n, "Conv");
+    bool turned = mpri_node_is(n, "ConvTranspose");
+    const MixValue *x = n->n_in ? n->in[0] : NULL, *w = n->n_in > 1 ? n->in[1] : NULL;
+    double out = n->n_out ? known_elements(n->out[0]) : 0, all = known_elements(w), depth = 0;
+    if (!matrix && !conv && !turned) return 0;
+    if (turned) return known_elements(x) > 0 && w ? known_elements(x) * all / known_dim(w, 0) : all;
+    if (conv) return w && out > 0 ? out * all / known_dim(w, 0) : all;
+    if (w && mpri_mix_rank(w) > 0)
+        depth = known_dim(w, mpri_mix_rank(w) < 2 || mpri_mix_attribute_int(n, "transB", 0) ? -1 : -2);
+    else if (x && mpri_mix_rank(x) > 0)
+        depth = known_dim(x, mpri_mix_attribute_int(n, "transA", 0) ? -2 : -1);
+    return depth > 0 && out > 0 ? out * depth : all;
 }
 
 /* The precision of a node is that of its first unit that changes. */
@@ -226,7 +293,7 @@ static void totals(Text *t, const Report *r)
         DType is = n->n_units ? n->units[0]->is : MPR_DTYPE_NONE;
         for (int k = 0; k < n->n_units; k++)
             if (n->units[k]->is != n->units[k]->was.elem) is = n->units[k]->is;
-        double flops = n->n_units ? products(r->m, n) : 0;
+        double flops = n->n_units ? products(n) : 0;
         all += flops;
         low += mpri_dtype_is_low(is) ? flops : 0;
         n_float += is == MPR_FLOAT32;
@@ -367,7 +434,6 @@ static const MixNode *find_node(const Report *r, const char *ref)
 bool mpri_report_explain(const Report *r, const char *ref, Text *out)
 {
     const MixNode *n = find_node(r, ref);
-    char name[512];
     if (!n) return false;
     mpri_text_add(out, "%s (%s)\n", mpri_err_name(n->path), mpri_err_name(n->op));
     if (!n->n_units) mpri_text_put(out, "  nothing in it can change its precision\n");
@@ -377,10 +443,12 @@ bool mpri_report_explain(const Report *r, const char *ref, Text *out)
         if (!u->legal)
             mpri_text_add(out, "    port of variable %s at opset %lld is not allowed in %s\n",
                           u->var, (long long)r->m->opset, type_name(r->m->to));
-        for (int k = 0; u && k < 64; k++, u = u->from == u ? NULL : u->from) {
-            if (k) mpri_text_add(out, "    because of %s: %s\n",
-                                 mpri_err_name(unit_name(u, name, sizeof name)),
-                                 mpri_reason_text(u->why));
+        for (int k = 0; u; u = next_reason(u, ++k)) {
+            if (k) {
+                mpri_text_put(out, "    because of ");
+                unit_name(out, u);
+                mpri_text_add(out, ": %s\n", mpri_reason_text(u->why));
+            }
             if (u->detail) mpri_text_add(out, "    %s\n", mpri_err_name(u->detail));
         }
     }

@@ -339,6 +339,8 @@ static void settle(Rewrite *w, MixValue *v)
     v->fresh = fresh_name(w, v, v->now);
     insert(w, v->scope, v, make_cast(w, v->fresh, v->name, v->fresh, type));
     note_cast(w, v->scope, v, v->fresh, v->now, type);
+    for (const MixUse *u = v->uses; u; u = u->next) /* the public output and who reads it */
+        w->last->consumers += wanted(v, u) == type || (!u->node && !u->scope->outer);
     declare(w, v->scope, v, v->fresh, v->now);
 }
 
@@ -395,6 +397,7 @@ static void retype_scope(Rewrite *w, MixScope *s)
         if (f->number == G_OUT && s->outer && s->output_uses[k]) {
             type = wanted(v, s->output_uses[k]);
             const char *to = mpri_mix_castable(type) ? version(v, s, type) : NULL;
+            if (to && name && strcmp(to, v->name)) count_reader(v, to, NULL);
             if (to && name) set_text(name, to);
         }
         if (elem && (DType)elem->value == v->type.elem && type != v->type.elem)

@@ -2,6 +2,7 @@
  * in which all is masked NaN; the largest finite value masks as well, but only where it is added
  * once: two of them are infinite again, and so is a multiple. What cannot be shown to be so is
  * refused. */
+#include <stdio.h>
 #include <string.h>
 
 #include "convert/paint.h"
@@ -13,7 +14,7 @@ typedef struct Sentinels {
 
 static bool passes_on(const MixNode *n)
 {
-    return mpri_node_is(n, "Add Sub Sum Mul Div Cast") ||
+    return mpri_node_is(n, "Add Sub Sum Mul Div Cast Trilu") ||
            mpri_node_is(n, mpri_list_words(LIST_CLEAR));
 }
 
@@ -48,10 +49,12 @@ static bool once(const Sentinels *s, const MixNode *n, int depth)
 
 static mpr_status refuse(Paint *p, const MixValue *v, const MixNode *n)
 {
+    char most[48] = "a mask";
+    if (v->range.over) snprintf(most, sizeof most, "%g", v->range.most);
     mpri_err_set(p->err, MPR_E_DATA,
-                 "'%s' holds %g, beyond %s, and cannot be shown to be added just "
+                 "'%s' holds %s, beyond %s, and cannot be shown to be added just "
                  "once from node '%s' (%s) on",
-                 mpri_err_name(v->name), v->range.most, mpri_dtype_long(p->m->to),
+                 mpri_err_name(v->name), most, mpri_dtype_long(p->m->to),
                  mpri_err_name(n->path), mpri_err_name(n->op));
     return mpri_err_advice(p->err, "leave the node out of --force-include");
 }
@@ -64,10 +67,12 @@ void mpri_paint_sentinels(Paint *p)
     find_tainted(&s);
     for (int i = 0; i < m->n_values; i++) {
         MixValue *v = m->values[i];
-        for (const MixUse *u = v->range.over > 0 ? v->uses : NULL; u; u = u->next) {
+        /* what a forced node makes is finite already; other masks are cast */
+        if (!s.tainted[v->order] || (v->unit && v->unit->forced)) continue;
+        for (const MixUse *u = v->uses; u; u = u->next) {
             if (!u->node || !u->unit || !u->unit->forced || u->unit->pinned) continue;
             if (!mpri_node_is(u->node, "Add Sub Sum Where Mul Div")) continue; /* a weight */
-            if (!v->tensor || v->input || !once(&s, u->node, 0)) {
+            if (!v->range.over || !v->tensor || v->input || !once(&s, u->node, 0)) {
                 (void)refuse(p, v, u->node);
                 return;
             }

@@ -6,7 +6,7 @@
 typedef struct Row {
     const char *model;   /* guard_MODEL.onnx; with a "/" in front MODEL.onnx */
     const char *options; /* rules and "no-guard NAME", separated by ';' */
-    const char *data;    /* scale of the calibration data, or NULL */
+    const char *data;    /* scale of the calibration data ("64x64*SCALE": of an image), or NULL */
     const char *node, *expected; /* start of what --explain says of its unit, or an error */
 } Row;
 
@@ -86,16 +86,57 @@ static const Row rows[] = {
     {"/island_poor", "min-island 2", NULL, "mm", "float, island"},
     {"/island_rich", "min-island 2", NULL, "mm", "float16, allow-list"},
     {"/island_rich", "min-island 3", NULL, "end", "float, island"},
+    {"eps_if", "", NULL, "it", "float, eps"},
+    {"eps_if", "", NULL, "if", "float, eps"},
+    {"eps_if", "", NULL, "other", "float16, allow-spread"},
+    {"eps_if", "no-guard eps", NULL, "if", "float16"},
+    {"eps_loop", "", NULL, "it", "float, eps"},
+    {"eps_loop", "", NULL, "loop", "float, eps"},
+    {"eps_loop", "", NULL, "root", "float, eps"},
+    {"eps_state", "", NULL, "it", "float, eps"},
+    {"eps_expanded", "", NULL, "it", "float, eps"},
+    {"mask_fill", "", NULL, "it", "float, mask"},
+    {"mask_fill", "", NULL, "trilu", "float, mask"},
+    {"mask_fill", "force-include op:Add", NULL, "it", "!cannot be shown to be added just once"},
+    {"mask_fill_elsewhere", "", NULL, "it", "float, range-init"},
+    {"mask_floats", "", NULL, "it", "float, mask"},
+    {"mask_if", "", NULL, "it", "float, mask"},
+    {"mask_if", "", NULL, "if", "float, mask"},
+    {"constant_float", "", NULL, "it", "float, range-init"},
+    {"constant_float", "oor error", NULL, "it", "!1 values of 'm' do not fit float16"},
+    {"constant_float", "oor error;exclude node:it", NULL, "it", "float, user-name"},
+    {"variance_half", "", NULL, "root", "float, variance"},
+    {"variance_half", "", NULL, "square", "float, variance"},
+    {"unknown_products", "", NULL, "it", "float16, allow-list"},
+    {"unknown_products", "max-reduction 32", NULL, "it", "float, reduction"},
+    {"unknown_products", "max-reduction 32;include node:it", NULL, "it", "float16, user-name"},
+    {"deep", "max-reduction 32;to bf16", NULL, "back", "float, reduction"},
+    {"pool", "", "64x64", "it", "float16, allow-between"},
+    {"pool", "", "64x64*100", "it", "float, reduction"},
+    {"loss_sum", "", NULL, "it", "float, loss"},
+    {"loss_sum", "", NULL, "mm", "float16, allow-list"},
+    {"loss_scaled", "", NULL, "square", "float, loss"},
+    {"loss_scaled", "no-guard loss", NULL, "square", "float, not-adjacent"},
+    {"loss_rows", "", NULL, "it", "float, not-adjacent"},
+    {"loss_word", "", NULL, "it", "float, loss"},
+    {"glossary", "", NULL, "it", "float16"},
+    {"loss_if", "", NULL, "it", "float, loss"},
+    {"loss_if", "", NULL, "mm", "float16, allow-list"},
+    {"shape_path", "", NULL, "it", "float, shape-path"},
+    {"shape_path", "", NULL, "mm", "float, shape-path"},
+    {"shape_loop", "", NULL, "it", "float, shape-path"},
+    {"shape_elsewhere", "", NULL, "mm", "float16, allow-list"},
     {"range", "no-guard rnage", NULL, "it", "!no guard is named 'rnage'"},
 };
 
-static const char *calibration(Fixture *f, double scale)
+static const char *calibration(Fixture *f, double scale, bool image)
 {
-    static float x[2 * 8];
+    static float x[64 * 64];
     const char *path = in_folder(f->folder, "c.npz");
     mpr_tensor t = {.data = x, .dtype = MPR_FLOAT32, .rank = 2, .dims = {2, 8}};
     mpr_tensors *all;
-    for (int i = 0; i < 16; i++) x[i] = (float)(scale * (i % 5 - 2.25));
+    if (image) t = (mpr_tensor){.data = x, .dtype = MPR_FLOAT32, .rank = 4, .dims = {1, 1, 64, 64}};
+    for (int i = 0; i < 64 * 64; i++) x[i] = (float)(scale * (i % 5 - 2.25));
     assert_call(mpr_tensors_create(f->ctx, &all), f->ctx);
     assert_call(mpr_tensors_put(all, "x", &t), all);
     assert_call(mpr_tensors_save(all, path), all);
@@ -119,6 +160,8 @@ static bool check(Fixture *f, const Row *r)
         if (!strncmp(at, "no-guard ", 9)) off[n_off++] = at + 9;
         else if (!strncmp(at, "max-reduction ", 14)) o.max_reduction = atoi(at + 14);
         else if (!strncmp(at, "min-island ", 11)) o.min_island = atoi(at + 11);
+        else if (!strncmp(at, "oor ", 4)) o.weights_oor = at + 4;
+        else if (!strcmp(at, "to bf16")) o.to = MPR_BFLOAT16;
         else if (!strncmp(at, "lists ", 6)) {
             o.lists = in_folder(f->folder, "lists.yaml");
             FILE *file = fopen(o.lists, "w");
@@ -130,7 +173,9 @@ static bool check(Fixture *f, const Row *r)
         }
     }
     o.explained = &explained;
-    if (r->data) o.calib = calibration(f, atof(r->data));
+    bool image = r->data && !strncmp(r->data, "64x64", 5);
+    double scale = image ? (r->data[5] ? atof(r->data + 6) : 1) : r->data ? atof(r->data) : 0;
+    if (r->data) o.calib = calibration(f, scale, image);
     snprintf(name, sizeof name, "convert/check/%s%s.onnx", *r->model == '/' ? "" : "guard_",
              r->model + (*r->model == '/'));
     assert_call(mpr_model_load(f->ctx, test_data(name), NULL, &model), f->ctx);
@@ -169,7 +214,7 @@ static void saturated(void **state)
         const char *to = in_folder(f->folder, "y.onnx");
         mpr_convert_options o = {.size = sizeof o, .to = MPR_FLOAT16, .mode = modes[i],
                                  .rules = (const char *const[]){"force-include op:Add", NULL},
-                                 .verify = calibration(f, 1), .rtol = 0.05};
+                                 .verify = calibration(f, 1, false), .rtol = 0.05};
         mpr_model *model;
         assert_call(mpr_model_load(f->ctx, test_data("convert/check/guard_mask_add.onnx"), NULL, &model),
                     f->ctx);

@@ -136,3 +136,67 @@ save("island_poor", [N("MatMul", ["x", "P"], ["h"], "mm"), N("MatMul", ["h", "Q"
      [weight("P", 256, 1), weight("Q", 1, 1)], [value("x", [64, 256])], [value("y", [64, 1])], infos=[value("h", [64, 1])])
 save("island_rich", [N("MatMul", ["x", "P"], ["h"], "mm"), N("MatMul", ["h", "Q"], ["y"], "end")],
      [weight("P", 8, 128), weight("Q", 128, 8)], [value("x", [2, 8])], [value("y", [2, 8])], infos=[value("h", [2, 128])])
+
+# Paths through bodies: what is made in one and used behind it, or goes in and comes round.
+BOOL = TensorProto.BOOL
+flag, trips = const("flag", True, bool), const("trips", 2, np.int64)
+e = const("e", EPS)
+guarded("eps_if", [N("If", ["flag"], ["a"], "if",
+                     then_branch=body("t", [N("Add", ["h", "e"], ["t0"], "it")], [], [value("t0", ["n", 8])]),
+                     else_branch=body("f", [N("Abs", ["h"], ["f0"], "other")], [], [value("f0", ["n", 8])])),
+                   N("Sqrt", ["a"], ["k"], "root")], [e, flag])
+guarded("eps_loop", [N("Add", ["h", "e"], ["a"], "it"),
+                     N("Loop", ["trips", "", "a"], ["k"], "loop",
+                       body=body("b", [N("Sqrt", ["s"], ["r"], "root"), N("Identity", ["c"], ["d"])],
+                                 [value("i", [], INT64), value("c", [], BOOL), value("s", ["n", 8])],
+                                 [value("d", [], BOOL), value("r", ["n", 8])]))], [e, trips])
+guarded("eps_state", [N("Loop", ["trips", "", "h"], ["k"], "loop",
+                        body=body("b", [N("Div", ["s", "s"], ["u"], "root"), N("Add", ["u", "e"], ["r"], "it"), N("Identity", ["c"], ["d"])],
+                                  [value("i", [], INT64), value("c", [], BOOL), value("s", ["n", 8])],
+                                  [value("d", [], BOOL), value("r", ["n", 8])]))], [e, trips])
+guarded("eps_expanded", [N("Unsqueeze", ["e", "zero"], ["e1"]), N("Add", ["h", "e1"], ["a"], "it"), N("Sqrt", ["a"], ["k"], "root")],
+        [e, const("zero", [0], np.int64)])
+
+fill = helper.make_tensor("v", FLOAT, [1], [-1e9])
+eight = const("eight", [8], np.int64)
+guarded("mask_fill", [N("ConstantOfShape", ["eight"], ["m"], "fill", value=fill),
+         N("Unsqueeze", ["m", "zero"], ["m2"], "lift"), N("Trilu", ["m2"], ["m3"], "trilu"), N("Add", ["h", "m3"], ["a"], "it")] + soft,
+        [eight, const("zero", [0], np.int64)])
+guarded("mask_fill_elsewhere", [N("ConstantOfShape", ["eight"], ["m"], "fill", value=fill), N("Where", ["q", "h", "m"], ["a"], "it"),
+                                N("Tanh", ["a"], ["k"], "soft")], [eight, const("q", [True] * 4 + [False] * 4, bool)])
+guarded("mask_floats", [N("Constant", [], ["m"], value_floats=[0.0] * 4 + [-1e9] * 4), N("Add", ["h", "m"], ["a"], "it")] + soft)
+guarded("constant_float", [N("Constant", [], ["m"], value_float=1e6), N("Add", ["h", "m"], ["a"], "it"), N("Tanh", ["a"], ["k"], "soft")])
+guarded("mask_if", [N("If", ["flag"], ["a"], "if",
+                      then_branch=body("t", [N("Add", ["h", "m"], ["t0"], "it")], [], [value("t0", ["n", 8])]),
+                      else_branch=body("f", [N("Abs", ["h"], ["f0"], "other")], [], [value("f0", ["n", 8])]))] + soft, [mask, flag])
+
+guarded("variance_half", [N("ReduceMean", ["h"], ["u"], "mean", axes=[-1]), N("Sub", ["h", "u"], ["d"], "it"), N("Mul", ["d", "d"], ["q"], "square"),
+                          N("ReduceMean", ["q"], ["v"], "var", axes=[-1]), N("Pow", ["v", "half"], ["r"], "root"), N("Div", ["d", "r"], ["k"], "norm")],
+        [const("half", -0.5)])
+guarded("unknown_products", [N("MatMul", ["h", "z"], ["k"], "it")], inputs=[value("x", ["n", 8]), value("z", None)])
+image = [value("x", [1, 1, 64, 64])]
+save("guard_pool", [N("Conv", ["x", "K"], ["h"], "mm"), N("AveragePool", ["h"], ["a"], "it", kernel_shape=[60, 60], strides=[1, 1]),
+                    N("Conv", ["a", "K"], ["y"], "end")], [weight("K", 1, 1, 1, 1)], image)
+
+squares = [N("MatMul", ["x", "W"], ["h"], "mm"), N("Sub", ["h", "t"], ["d"], "it"), N("Mul", ["d", "d"], ["s"], "square")]
+pairs = [value("x", [2, 8]), value("t", [2, 8])]
+save("guard_loss_sum", squares + [N("ReduceMean", ["s"], ["y"], "mean", keepdims=0)], [W], pairs, [value("y", [])])
+save("guard_loss_scaled", squares + [N("ReduceSum", ["s"], ["u"], "sum", keepdims=0), N("Mul", ["u", "half"], ["y"], "scale")],
+     [W, const("half", 0.5)], pairs, [value("y", [])])
+save("guard_loss_rows", squares + [N("ReduceMean", ["s"], ["y"], "mean", axes=[-1], keepdims=0)], [W], pairs, [value("y", [2])])
+save("guard_loss_word", squares[:2] + [N("Abs", ["d"], ["train_loss"], "abs")], [W], pairs, [value("train_loss", [2, 8])])
+save("guard_glossary", squares[:2] + [N("MatMul", ["d", "V"], ["glossary"], "end")], [W, V], pairs, [value("glossary", [2, 8])])
+save("guard_loss_if", [N("If", ["flag"], ["loss"], "if",
+                         then_branch=body("t", squares + [N("ReduceMean", ["s"], ["t0"], "mean", keepdims=0)], [], [value("t0", [])]),
+                         else_branch=body("f", [N("Identity", ["zero"], ["f0"])], [], [value("f0", [])]))],
+     [W, flag, const("zero", 0.0)], pairs, [value("loss", [])])
+
+def shaped(name, nodes):
+    save("guard_" + name, [N("MatMul", ["x", "W"], ["h"], "mm"), N("Relu", ["h"], ["r"], "it"), N("ReduceMax", ["r"], ["z"], "most", keepdims=0),
+                           N("Cast", ["z"], ["n0"], to=INT64)] + nodes + [N("MatMul", ["h", "V"], ["y"], "end")], [W, V, const("one", [1], np.int64), const("f1", [1.0])])
+
+shaped("shape_path", [N("Reshape", ["n0", "one"], ["n1"]), N("Expand", ["f1", "n1"], ["unused"])])
+shaped("shape_loop", [N("Loop", ["n0", "", "f1"], ["unused"], "loop",
+                        body=body("b", [N("Identity", ["c"], ["d"]), N("Identity", ["s"], ["s1"])], [value("i", [], INT64), value("c", [], BOOL), value("s", [1])],
+                                  [value("d", [], BOOL), value("s1", [1])]))])
+shaped("shape_elsewhere", [N("Mul", ["n0", "n0"], ["unused"])])

@@ -2,7 +2,7 @@
 """Random typed graphs for the converter and the trainer.
 
     random_graphs.py write FOLDER [--count N] [--seed S] [--kind any|trainable]
-    random_graphs.py train FOLDER --bin BUILD [--profiles paint,torch-cuda,torch-cpu] [--to fp16,bf16] [--jobs N]
+    random_graphs.py train FOLDER --bin BUILD [--profiles paint,torch-cuda,torch-cpu] [--to fp16,bf16] [--spread] [--jobs N]
 
 write   makes N models, FOLDER/g<seed>.onnx: opset 7 ... 21, bodies of If, Loop and Scan with captures, functions,
         unnamed nodes, values and initializers used many times, values of several types, Casts of the user. The same
@@ -478,36 +478,38 @@ def compare(args, seed, folder):
     plain.write_bytes(model.SerializeToString(deterministic=True))
     np.savez(folder / "data.npz", **data_for(model, seed))
     bad = []
-    for to in args.to.split(","):
-        for profile in args.profiles.split(","):
-            low = folder / "low.onnx"
-            low.unlink(missing_ok=True)
-            made = subprocess.run([args.bin / "mpr-convert", plain, "-o", low, "--to", to, "--mode", "train",
-                                   "--autocast-profile", profile], capture_output=True, text=True, timeout=120)
-            if made.returncode == 2 and to == "bf16" and "opset" in made.stderr:
-                continue
-            if made.returncode:
-                bad.append(f"{to} {profile}: converting ends with {made.returncode}: {made.stderr[:300]}")
-                continue
-            runs = []
-            for path, flags in ((plain, ["--" + to, "--autocast-profile", profile]),
-                                (low, [])):
-                flags = flags + (["--loss-scale", "dynamic", "--init-scale", "1024"] if to == "fp16" else [])
-                done, log = trained(args, path, folder, name, flags)
-                result = folder / "run" / "model.onnx"
-                runs.append((done, log, weights(result) if done.returncode == 0 else None))
-                shutil.rmtree(folder / "run", ignore_errors=True)
-            (a, log_a, w_a), (b, log_b, w_b) = runs
-            if a.returncode not in (0, 1, 2, 3) or a.returncode != b.returncode:
-                bad.append(f"{to} {profile}: plain ends with {a.returncode}, converted with {b.returncode}: "
-                           f"{a.stderr.strip()[-200:]} | {b.stderr.strip()[-200:]}")
-            elif a.returncode:
-                if a.returncode != 3:
-                    bad.append(f"{to} {profile}: refused: {a.stderr.strip()[-300:]}")
-            elif log_a != log_b:
-                bad.append(f"{to} {profile}: losses {log_a} | {log_b}")
-            elif any(w_a[n] != w_b[n] for n in w_a):
-                bad.append(f"{to} {profile}: weights differ: {[n for n in w_a if w_a[n] != w_b[n]][:4]}")
+    pairs = [(to, profile) for to in args.to.split(",") for profile in args.profiles.split(",")]
+    if args.spread:
+        pairs = [pairs[seed % len(pairs)]]
+    for to, profile in pairs:
+        low = folder / "low.onnx"
+        low.unlink(missing_ok=True)
+        made = subprocess.run([args.bin / "mpr-convert", plain, "-o", low, "--to", to, "--mode", "train",
+                               "--autocast-profile", profile], capture_output=True, text=True, timeout=120)
+        if made.returncode == 2 and to == "bf16" and "opset" in made.stderr:
+            continue
+        if made.returncode:
+            bad.append(f"{to} {profile}: converting ends with {made.returncode}: {made.stderr[:300]}")
+            continue
+        runs = []
+        for path, flags in ((plain, ["--" + to, "--autocast-profile", profile]),
+                            (low, [])):
+            flags = flags + (["--loss-scale", "dynamic", "--init-scale", "1024"] if to == "fp16" else [])
+            done, log = trained(args, path, folder, name, flags)
+            result = folder / "run" / "model.onnx"
+            runs.append((done, log, weights(result) if done.returncode == 0 else None))
+            shutil.rmtree(folder / "run", ignore_errors=True)
+        (a, log_a, w_a), (b, log_b, w_b) = runs
+        if a.returncode not in (0, 1, 2, 3) or a.returncode != b.returncode:
+            bad.append(f"{to} {profile}: plain ends with {a.returncode}, converted with {b.returncode}: "
+                       f"{a.stderr.strip()[-200:]} | {b.stderr.strip()[-200:]}")
+        elif a.returncode:
+            if a.returncode != 3:
+                bad.append(f"{to} {profile}: refused: {a.stderr.strip()[-300:]}")
+        elif log_a != log_b:
+            bad.append(f"{to} {profile}: losses {log_a} | {log_b}")
+        elif any(w_a[n] != w_b[n] for n in w_a):
+            bad.append(f"{to} {profile}: weights differ: {[n for n in w_a if w_a[n] != w_b[n]][:4]}")
     return bad
 
 
@@ -540,6 +542,7 @@ def main():
     parser.add_argument("--bin", type=Path)
     parser.add_argument("--profiles", default="paint,torch-cuda,torch-cpu")
     parser.add_argument("--to", default="fp16,bf16")
+    parser.add_argument("--spread", action="store_true", help="one type and profile for each model, in turn")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     return write(args) if args.what == "write" else train(args)

@@ -349,3 +349,22 @@ mpr_status mpri_calls_inline(Mix *m, int *n, Err *err)
     *n = c.n;
     return MPR_OK;
 }
+
+mpr_status mpri_calls_image(Source *s, Arena *arena, void **bytes, size_t *size, int *n, Err *err)
+{
+    Pool pool = {.arena = arena};
+    *bytes = NULL;
+    if (setjmp(pool.full)) return mpri_err_nomem(err, 0);
+    Mix m = {.pool = &pool, .source = s};
+    m.model = mpri_tree_parse(&pool, TREE_MODEL, s->bytes, s->size);
+    mpri_mix_read(&m);
+    TRY(mpri_calls_inline(&m, n, err));
+    if (*n == 0) return MPR_OK;
+    int count;
+    Piece *pieces = mpri_tree_pieces(&pool, m.model, &count);
+    *size = 0;
+    for (int i = 0; i < count; i++) *size += pieces[i].n;
+    *bytes = mpri_pool_take(&pool, *size);
+    mpri_pieces_copy(pieces, count, *bytes);
+    return MPR_OK;
+}

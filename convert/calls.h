@@ -9,5 +9,7 @@
  * read and is stale afterwards. *n: calls. MPR_E_OPSET for a function that needs a newer opset than
  * the model has. */
 mpr_status mpri_calls_inline(Mix *m, int *n, Err *err);
+/* The bytes of a model without its calls, in the arena; *bytes is NULL when it has none. */
+mpr_status mpri_calls_image(Source *s, Arena *arena, void **bytes, size_t *size, int *n, Err *err);
 
 #endif

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/calls.h"
 #include "convert/check.h"
 #include "convert/decide.h"
 #include "convert/marks.h"
@@ -15,6 +16,7 @@
 
 typedef struct Conversion {
     const ImportedModel *given; /* the model of the caller */
+    const ImportedModel *whole; /* without calls: a profile decides inside functions, for each call */
     const ImportedModel *plain; /* without what an earlier run added */
     const ConvertOptions *o;
     bool unlisted; /* the model has a list of marks that stays as it is */
@@ -191,6 +193,22 @@ static mpr_status convert(Conversion *c, const char *path)
     return st;
 }
 
+static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportedModel **whole)
+{
+    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
+    void *image;
+    int n;
+    TRY(mpri_calls_image(c->given->source, arena, &image, &io.image_size, &n, c->err));
+    if (!image) return MPR_OK;
+    io.image = image;
+    TRY(mpri_import_file(c->given->path, &io, whole, c->err));
+    c->whole = *whole;
+    mpri_log(c->o->log, MPR_LOG_NOTICE,
+             "%d calls of functions are taken apart: '%s' decides inside them", n,
+             c->o->profile->name);
+    return MPR_OK;
+}
+
 /* The model without the marked nodes. Another program may have changed the file in a way that makes
  * them a part of it; then they are treated as the model's own. */
 static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
@@ -198,7 +216,7 @@ static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
     ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
     void *image;
     int n = 0;
-    TRY(mpri_marks_strip(c->given->source, arena, &image, &io.image_size, &n, c->err));
+    TRY(mpri_marks_strip(c->whole->source, arena, &image, &io.image_size, &n, c->err));
     if (!image) return MPR_OK;
     io.image = image;
     mpr_status st = mpri_import_file(c->given->path, &io, plain, c->err);
@@ -219,15 +237,18 @@ static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
 mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
                              ConvertResult *r, Err *err)
 {
-    Conversion c = {.given = m, .plain = m, .o = o, .r = r, .err = err};
-    ImportedModel *plain = NULL;
+    Conversion c = {.given = m, .whole = m, .plain = m, .o = o, .r = r, .err = err};
+    ImportedModel *plain = NULL, *whole = NULL;
     Arena arena;
     *r = (ConvertResult){0};
     if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
-    mpr_status st = strip(&c, &arena, &plain);
+    mpr_status st = o->to == MPR_FLOAT32 ? MPR_OK : take_calls_apart(&c, &arena, &whole);
+    c.plain = c.whole;
+    if (st == MPR_OK) st = strip(&c, &arena, &plain);
     if (st == MPR_OK) st = convert(&c, path);
     mpri_import_destroy(plain, o->alloc);
+    mpri_import_destroy(whole, o->alloc);
     mpri_arena_destroy(&arena);
     return st;
 }

@@ -275,7 +275,7 @@ def main():
     for reason, n in reasons.most_common(40):
         if n:
             print(f"refused {n:>4} x {reason}")
-    print(f"{total} models, {failed} failed")
+    print(f"{total - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

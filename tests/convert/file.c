@@ -17,7 +17,7 @@ static const char *const models[] = {
     "convert/dropout.onnx",         "convert/constants.onnx",
     "convert/tail.onnx",            "convert/stream.onnx",
     "convert/if_capture.onnx",      "convert/if_constant.onnx",
-    "convert/function.onnx",        "convert/names_taken.onnx",
+    "convert/names_taken.onnx",
     "convert/external.onnx",        "convert/opset13.onnx",
     "convert/opset10.onnx",
 };
@@ -119,6 +119,31 @@ static void valid_and_stable(void **state)
         assert_int_equal(convert(f->ctx, once, back, MPR_FLOAT32, profile, &r), MPR_OK);
         assert_same_file(from, back);
     }
+}
+
+/* A profile of torch decides inside functions, for each call: the calls are taken apart, and the way
+ * back ends at the model without them. */
+static void calls_are_taken_apart(void **state)
+{
+    Fixture *f = *state;
+    const char *from = test_data("convert/function.onnx");
+    const char *once = in_folder(f->folder, "once.onnx"), *twice = in_folder(f->folder, "twice.onnx");
+    const char *back = in_folder(f->folder, "back.onnx"), *plain = in_folder(f->folder, "plain.onnx");
+    mpr_convert_result r;
+    assert_int_equal(convert(f->ctx, from, once, MPR_FLOAT16, "torch-cuda", &r), MPR_OK);
+    int64_t casts = r.casts;
+    assert_int_equal(convert(f->ctx, once, twice, MPR_FLOAT16, "torch-cuda", &r), MPR_OK);
+    assert_false(r.changed);
+    assert_same_file(once, twice);
+    assert_int_equal(convert(f->ctx, once, back, MPR_FLOAT32, "torch-cuda", &r), MPR_OK);
+    mpr_model *model;
+    mpr_convert_options o = {
+        .size = sizeof o, .to = MPR_FLOAT32, .inline_functions = true};
+    assert_int_equal(mpr_model_load(f->ctx, from, NULL, &model), MPR_OK);
+    assert_int_equal(mpr_convert(model, plain, &o, &r), MPR_OK);
+    mpr_model_destroy(model);
+    assert_same_file(back, plain);
+    check_pair(plain, once, casts);
 }
 
 /* Another type or profile starts from the original as well. */
@@ -272,6 +297,7 @@ static void types_of_the_opset(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(calls_are_taken_apart, setup, teardown),
         cmocka_unit_test_setup_teardown(valid_and_stable, setup, teardown),
         cmocka_unit_test_setup_teardown(other_options_start_anew, setup, teardown),
         cmocka_unit_test_setup_teardown(captured_value, setup, teardown),

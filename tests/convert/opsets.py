@@ -254,7 +254,9 @@ def main():
     for reason, n in judge.reasons.most_common():
         print(f"refused {n:>4} x {reason}")
     print(", ".join(f"{n} {what}" for what, n in sorted(judge.counts.items())))
-    return 1 if judge.counts["failed"] else 0
+    failed = judge.counts["failed"]
+    print(f"{sum(judge.counts.values()) - failed} passed, {failed} failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

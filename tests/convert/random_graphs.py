@@ -10,7 +10,7 @@ write   makes N models, FOLDER/g<seed>.onnx: opset 7 ... 21, bodies of If, Loop 
 train   trains every model twice, as it is with a policy and converted with that policy, three steps on data made from
         the seed: losses and weights have to be the same to the last bit. Models of kind `trainable` only.
 
-Ends with `N models, N failed`; exit code 77 (skipped) when a module is absent.
+`train` ends with `N passed, N failed`; exit code 77 (skipped) when a module is absent.
 """
 import argparse
 import concurrent.futures
@@ -448,7 +448,7 @@ def write(args):
     for seed in range(args.seed, args.seed + args.count):
         model, _ = make(seed, args.kind == "trainable")
         (args.folder / f"g{seed}.onnx").write_bytes(model.SerializeToString(deterministic=True))
-    print(f"{args.count} models, 0 failed")
+    print(f"{args.count} models in {args.folder}")
     return 0
 
 
@@ -528,7 +528,7 @@ def train(args):
             failed += bool(bad)
             if bad:
                 print(f"FAIL seed {seed}", *bad, sep="\n     ", flush=True)
-    print(f"{args.count} models, {failed} failed")
+    print(f"{args.count - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -36,6 +36,7 @@ static const Case cases[] = {
     {"convert/constants.onnx", NULL, NULL, "cross-entropy", NULL},
     {"convert/stream.onnx", NULL, NULL, "cross-entropy", "y"},
     {"convert/if_constant.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"convert/function.onnx", NULL, NULL, "cross-entropy", NULL},
     {"convert/bodies.onnx", NULL, NULL, "cross-entropy", NULL},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };

@@ -1,15 +1,23 @@
-/* Products between casts. A file that keeps a product in f32 because its opset knows it in no 16-bit
- * type says: widen the inputs, multiply, round. That is what a product of 16-bit tensors does in one
- * kernel, so it becomes one: the same bits, and the same graph as the operator written in 16 bits.
+/* Products, and functions whose gradient is one kernel, between casts. A file that keeps such a node
+ * in f32 because its opset knows it in no 16-bit type says: widen the inputs, compute, round. That
+ * is what the kernel on 16-bit tensors does, so it becomes one: the same bits, and the same graph
+ * as the operator written in 16 bits.
  *
- * Before autodiff, because the backward pass runs in the forward's types. */
+ * Before autodiff, because the backward pass runs in the forward's types. Operators that a profile
+ * denies 16 bits are not among them: those stay in f32 on purpose. */
 #include "passes/prepare.h"
 #include "passes/rewrite.h"
 
-static bool product(const Node *n)
+static bool same_in_16_bits(const Node *n)
 {
-    return mpri_is(n, OP_Conv) || mpri_is(n, OP_ConvTranspose) || mpri_is(n, OP_Einsum) ||
-           mpri_is(n, OP_MatMul) || mpri_is(n, OP_Gemm) || mpri_is(n, OP_Linear);
+    static const int ops[] = {
+        OP_Conv, OP_ConvTranspose, OP_Einsum, OP_MatMul, OP_Gemm, OP_Linear, OP_PRelu, OP_Elu,
+        OP_Selu, OP_Celu, OP_HardSigmoid, OP_HardSwish, OP_LeakyRelu, OP_Mish, OP_AveragePool,
+        OP_GlobalAveragePool, OP_MaxPool, OP_GlobalMaxPool,
+    };
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (mpri_is(n, ops[i])) return n->n_out == 1;
+    return false;
 }
 
 /* The 16-bit value that v, f32, holds. */
@@ -41,7 +49,7 @@ mpr_status mpri_pass_narrow(PassCtx *ctx, Graph *g, bool *changed, Err *err)
 {
     (void)ctx;
     for (Node *n = g->first; n; n = n->next) {
-        Node *cast = product(n) && n->n_out == 1 ? rounding(n->out[0]) : NULL;
+        Node *cast = same_in_16_bits(n) ? rounding(n->out[0]) : NULL;
         if (!cast || !between(n, cast->out[0]->dtype)) continue;
         for (int k = 0; k < n->n_in; k++)
             if (n->in[k]) mpri_node_set_input(n, k, narrow_source(n->in[k]));

@@ -16,7 +16,7 @@ static const PassRow rows[] = {
     {"loss", STAGE_PREPARE, mpri_pass_loss, "graph output \"loss\", an f32 scalar"},
     {"autocast", STAGE_PREPARE, mpri_pass_autocast,
      "every operator in the type of its class, by casts"},
-    {"narrow", STAGE_PREPARE, mpri_pass_narrow, "products between casts run in 16 bits"},
+    {"narrow", STAGE_PREPARE, mpri_pass_narrow, "products and such between casts run in 16 bits"},
     {"widen", STAGE_PREPARE, mpri_pass_widen, "every float f64, when asked for"},
     {"bind", STAGE_BIND, mpri_pass_bind, "dims become numbers, trained parameters slots"},
     {"fold", STAGE_BIND, mpri_pass_fold, "constants computed, shape code gone"},

@@ -3,6 +3,7 @@
 #   tools/setup.sh          what the build needs
 #   tools/setup.sh test     what the tests need besides
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(gcc libc6-dev cmake ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libpthreadpool-dev
           libjansson-dev libyaml-dev libzip-dev libxxhash-dev libpopt-dev uthash-dev)

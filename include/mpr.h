@@ -236,7 +236,8 @@ MPR_API MPR_MUST_USE mpr_status mpr_session_forward(mpr_session *s, float *loss)
 /* Forward pass as in evaluation: f32 (or eval_autocast), Dropout off; no backward may follow. */
 MPR_API MPR_MUST_USE mpr_status mpr_session_evaluate(mpr_session *s, float *loss);
 /* Backward pass of the last forward. scaler may be NULL (scale 1). Gradients are added to those that are
- * there: call again after another forward to accumulate, and see mpr_session_set_loss_divisor. */
+ * there: call again after another forward to accumulate, and see mpr_session_set_loss_divisor. MPR_E_ORDER
+ * when those that are there were scaled otherwise: pass the same scaler to every backward of a window. */
 MPR_API MPR_MUST_USE mpr_status mpr_session_backward(mpr_session *s, mpr_scaler *scaler);
 /* The loss gradient is divided by this (number of micro-batches of the window); default 1. */
 MPR_API MPR_MUST_USE mpr_status mpr_session_set_loss_divisor(mpr_session *s, float divisor);

@@ -5,12 +5,13 @@
 #define MPRI_UPDATE_RULE_H
 
 #include <math.h>
+#include <string.h>
 #include "runtime/exec/kernel.h"
 #include "runtime/op/params.h"
 
 /* Inputs of UnscaleCheck, ClipGradNorm, SgdStep, AdamStep begin with the state and one slot. */
 enum { UPDATE_FIRST = 2, UPDATE_BLOCK = 4096, UPDATE_SUMS = 16 };
-enum { STATE_FOUND, STATE_SQUARES, STATE_NORM, STATE_STEP };
+enum { STATE_FOUND, STATE_SQUARES, STATE_NORM, STATE_STEP, STATE_SKIPPED };
 
 static inline double *mpri_update_state(const KernelCall *c) { return c->in[0].data; }
 
@@ -44,7 +45,8 @@ static inline float mpri_update_clip(const KernelCall *c)
 static inline bool mpri_update_begin(const KernelCall *c)
 {
     double *state = mpri_update_state(c);
-    if (state[STATE_FOUND] != 0) return false;
+    state[STATE_SKIPPED] = state[STATE_FOUND] != 0;
+    if (state[STATE_SKIPPED] != 0) return false;
     state[STATE_STEP] += 1;
     return true;
 }
@@ -109,6 +111,74 @@ static inline AdamRule mpri_update_adam(const KernelCall *c, int64_t param)
                       .bc = (float)sqrt(1 - pow(beta2, t)),
                       .epsilon = (float)mpri_update_hyper(c, HYPER_EPSILON, NULL, 0),
                       .decoupled = p->decoupled != 0};
+}
+
+/* ---- the loss scale ---- */
+
+/* Whole numbers are exact in f64 far beyond any run. */
+enum {
+    SCALER_SCALE,
+    SCALER_TRACKER,
+    SCALER_LEFT, /* of the hysteresis */
+    SCALER_ROW,  /* skips in a row */
+    SCALER_SKIPS,
+    SCALER_UPDATES,
+    SCALER_EMPTY,
+    SCALER_FALLS, /* how many scales follow: those before the last falls, newest last */
+    SCALER_FALL,
+    SCALER_SIZE = 16
+};
+enum {
+    RULE_GROWTH,
+    RULE_BACKOFF,
+    RULE_INTERVAL,
+    RULE_MIN,
+    RULE_MAX,
+    RULE_HYSTERESIS,
+    RULE_CONSTANT /* != 0: the scale stays */
+};
+
+static inline void mpri_scale_fall(double *s, const double *rule)
+{
+    s[SCALER_TRACKER] = 0;
+    s[SCALER_ROW] += 1;
+    s[SCALER_SKIPS] += 1;
+    if (s[SCALER_LEFT] > 0) s[SCALER_LEFT] -= 1;
+    if (s[SCALER_LEFT] > 0 || rule[RULE_CONSTANT] != 0) return;
+    double lower = (double)(float)(s[SCALER_SCALE] * rule[RULE_BACKOFF]);
+    if (lower < rule[RULE_MIN]) lower = rule[RULE_MIN];
+    if (lower == s[SCALER_SCALE]) return;
+    int n = (int)s[SCALER_FALLS], room = SCALER_SIZE - SCALER_FALL;
+    if (n == room) memmove(s + SCALER_FALL, s + SCALER_FALL + 1, (size_t)--n * sizeof(*s));
+    s[SCALER_FALL + n] = s[SCALER_SCALE];
+    s[SCALER_FALLS] = n + 1;
+    s[SCALER_SCALE] = lower;
+}
+
+static inline void mpri_scale_clean(double *s, const double *rule)
+{
+    s[SCALER_ROW] = 0;
+    s[SCALER_UPDATES] += 1;
+    s[SCALER_TRACKER] += 1;
+    if (s[SCALER_TRACKER] < rule[RULE_INTERVAL]) return;
+    double higher = (double)(float)(s[SCALER_SCALE] * rule[RULE_GROWTH]);
+    if (isfinite(higher) && rule[RULE_CONSTANT] == 0)
+        s[SCALER_SCALE] = higher < rule[RULE_MAX] ? higher : rule[RULE_MAX];
+    s[SCALER_TRACKER] = 0;
+    s[SCALER_LEFT] = rule[RULE_HYSTERESIS];
+}
+
+/* Inputs scaler, rule, states. */
+static inline void mpri_scale_update(const KernelCall *c)
+{
+    double *s = c->in[0].data;
+    const double *rule = c->in[1].data;
+    bool found = false;
+    for (int k = UPDATE_FIRST; k < c->n_in; k++)
+        found |= ((const double *)c->in[k].data)[STATE_FOUND] != 0;
+    if (c->n_in == UPDATE_FIRST) s[SCALER_EMPTY] += 1;
+    else if (found) mpri_scale_fall(s, rule);
+    else mpri_scale_clean(s, rule);
 }
 
 #endif

@@ -376,7 +376,11 @@ mpr_status mpr_scaler_abandon(mpr_scaler *scaler)
 float mpr_scaler_scale(const mpr_scaler *scaler)
 {
     if (!mpri_handle_is(scaler, HANDLE_SCALER)) return 0;
-    return scaler->o.disabled ? 1 : scaler->scale;
+    mpr_scaler *sc = (mpr_scaler *)(uintptr_t)scaler;
+    Err err;
+    mpri_err_clear(&err);
+    if (sc->o.disabled) return 1;
+    return mpri_scaler_read(sc, &err) == MPR_OK ? sc->scale : 0;
 }
 
 mpr_status mpr_scaler_set(mpr_scaler *scaler, const char *option, double value)
@@ -393,7 +397,7 @@ mpr_status mpr_scaler_state_get(const mpr_scaler *scaler, mpr_scaler_state *out)
     ApiCall c;
     if (!mpri_api_enter(&c, scaler, HANDLE_SCALER)) return c.status;
     mpr_status status = mpri_api_pointer(out, "out", c.err);
-    if (status == MPR_OK) mpri_scaler_state(scaler, out);
+    if (status == MPR_OK) status = mpri_scaler_state((mpr_scaler *)(uintptr_t)scaler, out, c.err);
     return mpri_api_leave(&c, status);
 }
 

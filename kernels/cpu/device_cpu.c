@@ -100,6 +100,7 @@ mpr_status mpri_device_cpu(const Alloc *alloc, int threads, Device **out, Err *e
                   .isa_name = mpri_isa_name(isa),
                   .threads = pool,
                   .alloc = alloc,
+                  .shared = true,
                   .mem_alloc = cpu_alloc,
                   .mem_free = cpu_free,
                   .copy_in = cpu_copy,

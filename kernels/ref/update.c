@@ -95,11 +95,27 @@ static mpr_status k_adam(const KernelCall *c)
     return MPR_OK;
 }
 
+/* Inputs out, scaler, divisor. */
+static mpr_status k_loss_scale(const KernelCall *c)
+{
+    const double *scaler = c->in[1].data, *divisor = c->in[2].data;
+    *(float *)c->in[0].data = (float)(scaler[SCALER_SCALE] / *divisor);
+    return MPR_OK;
+}
+
+static mpr_status k_scale_update(const KernelCall *c)
+{
+    mpri_scale_update(c);
+    return MPR_OK;
+}
+
 static const KernelRow rows[] = {
     REF_ROW(AccumulateGrad, "accumulategrad", k_accumulate),
     REF_ROW(UnscaleCheck, "unscalecheck", k_unscale),
     REF_ROW(ClipGradNorm, "clipgradnorm", k_clip),
     REF_ROW(SgdStep, "sgdstep", k_sgd),
     REF_ROW(AdamStep, "adamstep", k_adam),
+    REF_ROW(LossScale, "lossscale", k_loss_scale),
+    REF_ROW(ScaleUpdate, "scaleupdate", k_scale_update),
 };
 const KernelTable mpri_ref_update = REF_TABLE(rows);

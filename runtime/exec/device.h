@@ -13,6 +13,7 @@ struct Device {
     const char *isa_name;
     Threads *threads;           /* owned */
     const Alloc *alloc;
+    bool shared;                /* the host reads its memory without waiting for anything */
     /* Memory of the device, 64-byte aligned, touched (every page written) before it is returned. */
     mpr_status (*mem_alloc)(Device *d, size_t bytes, void **out, Err *err);
     void (*mem_free)(Device *d, void *p);

@@ -23,10 +23,18 @@
  *     bc = f32(sqrt(1 - b2^t)), both computed in f64;
  *     p = p - step_size * (m / (sqrt(v) / bc + eps)).
  * Both steps do nothing when state[0] is set; else state[3], the step count, grows by one first.
+ *     state[4] = 1 when the step was skipped, else 0: it stays until the next step.
  *     One step operator per state: the count is its own.
  *     hyper: learning rate, weight decay, then beta1, beta2, epsilon (AdamStep) or momentum,
  *     dampening (SgdStep). A parameter's own factors multiply the first two. What a parameter's
  *     rule needs (1 - lr * wd, 1 - beta1, step_size …) is computed in f64 and rounded once.
+ * LossScale(out f32 scalar slot, scaler f64[16] slot, divisor f64 scalar slot)
+ *     out = f32(scaler[0] / divisor).
+ * ScaleUpdate(scaler f64[16] slot, rule f64[8] slot, state_0 … state_n f64[8] slots)
+ *     torch.amp.GradScaler.update with limits and hysteresis, for the optimizers whose gradients
+ *     were checked; kernels/update_rule.h has the entries of scaler and rule. None: an empty update.
+ *     A flag in any state: scale = max(f32(scale * backoff), min) once the hysteresis is used up,
+ *     tracker = 0. Else tracker + 1; at the interval scale = min(f32(scale * growth), max) if finite.
  * The other entries of state and hyper are zero. */
 #include "runtime/op/rules.h"
 
@@ -99,6 +107,22 @@ static mpr_status infer_gradients(InferCtx *c)
     return check_groups(c, 1, false);
 }
 
+static mpr_status infer_loss_scale(InferCtx *c)
+{
+    const Shape scalar = op_scalar();
+    TRY(check_slot(c, 0, MPR_FLOAT32, &scalar, "scale"));
+    TRY(check_slot(c, 1, MPR_FLOAT64, &(Shape){.rank = 1, .d = {16}}, "scaler"));
+    return check_slot(c, 2, MPR_FLOAT64, &scalar, "divisor");
+}
+
+static mpr_status infer_scale_update(InferCtx *c)
+{
+    const Shape state = {.rank = 1, .d = {8}};
+    TRY(check_slot(c, 0, MPR_FLOAT64, &(Shape){.rank = 1, .d = {16}}, "scaler"));
+    for (int k = 1; k < c->n->n_in; k++) TRY(check_slot(c, k, MPR_FLOAT64, &state, "state"));
+    return MPR_OK;
+}
+
 static mpr_status infer_sgd(InferCtx *c)
 {
     const SgdParams *p = c->n->params;
@@ -145,4 +169,14 @@ const OpDef mpri_op_AdamStep = {
     MPRI_OP(AdamStep, "mpr", "update"),
     .help = "Adam or AdamW, unless found-inf is set", UPDATE_ALL,
     PARAMS(AdamParams, adam_attrs), .infer = infer_adam,
+};
+const OpDef mpri_op_LossScale = {
+    MPRI_OP(LossScale, "mpr", "update"),
+    .help = "the loss scale over a divisor, as a seed or a factor", UPDATE,
+    .min_in = 3, .max_in = 3, .writes = 1, .infer = infer_loss_scale,
+};
+const OpDef mpri_op_ScaleUpdate = {
+    MPRI_OP(ScaleUpdate, "mpr", "update"),
+    .help = "next loss scale from the found-inf flags", UPDATE,
+    .min_in = FIRST, .max_in = -1, .writes = 1, .infer = infer_scale_update,
 };

@@ -327,6 +327,7 @@ static mpr_status restore_scaler(Loader *l, mpr_prepared *p)
                      MPRI_STATE_FILE);
         return mpri_err_advice(l->err, "start the scaler afresh with --fresh-scaler");
     }
+    TRY(mpri_scaler_read(sc, l->err));
     bool constant = json_is_true(json_object_get(state, "constant"));
     bool load = constant == sc->o.constant && !l->o->fresh_scaler && !sc->o.disabled;
     if (!load) {
@@ -339,7 +340,7 @@ static mpr_status restore_scaler(Loader *l, mpr_prepared *p)
                      constant ? "the saved run did not scale dynamically" : "as asked");
         sc->skips = json_integer_value(json_object_get(state, "skips"));
         sc->updates = json_integer_value(json_object_get(state, "updates"));
-        return MPR_OK;
+        return mpri_scaler_write(sc, l->err);
     }
     char *text = json_dumps(state, JSON_REAL_PRECISION(17));
     if (!text) return mpri_err_nomem(l->err, 0);
@@ -351,6 +352,7 @@ static mpr_status restore_scaler(Loader *l, mpr_prepared *p)
     if (status == MPR_OK && keep) { /* a constant scale is what the options say */
         sc->o = o;
         sc->scale = scale;
+        status = mpri_scaler_write(sc, l->err);
     }
     return status;
 }
@@ -383,6 +385,7 @@ static mpr_status restore_gradients(Loader *l, mpr_prepared *p, bool apply)
         TRY(copy_in(l, &l->optimizer, sp->grad_slot, slot));
         sp->present = true;
         sp->scaled = mpri_scaler_enabled(p->scaler);
+        sp->by = NULL;
         sp->unscaled = false;
         sp->generation = l->s->generation;
     }

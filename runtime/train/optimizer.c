@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/update_rule.h"
 #include "runtime/train/scaler.h"
 
 /* ---- making one ---- */
@@ -285,22 +286,35 @@ static mpr_status run(mpr_optimizer *opt, UpdatePart part, Err *err)
     return mpri_plan_run(plan, -1, 0, 0, err);
 }
 
-/* Clears the flag, multiplies by 1/scale, checks. What was found is read apart: mpri_optimizer_found. */
-static mpr_status measure(mpr_optimizer *opt, float scale, Err *err)
+/* Multiplies by 1/scale, checks, adds the squares up. What was found is read apart:
+ * mpri_optimizer_found. */
+static mpr_status measure(mpr_optimizer *opt, Err *err)
 {
-    const double clean = 0;
-    TRY(put(opt, &opt->state, 0, &clean, sizeof(clean), err));
-    TRY(put(opt, &opt->scale, 0, &scale, sizeof(scale), err));
     TRY(run(opt, UPDATE_UNSCALE, err));
     opt->measured = true;
     return MPR_OK;
+}
+
+static mpr_status measure_as_is(mpr_optimizer *opt, Err *err)
+{
+    const float one = 1;
+    TRY(put(opt, &opt->scale, 0, &one, sizeof(one), err));
+    return measure(opt, err);
 }
 
 mpr_status mpri_optimizer_found(mpr_optimizer *opt, bool *found, Err *err)
 {
     double state[8];
     TRY(get_state(opt, state, err));
-    *found = state[0] != 0;
+    *found = state[STATE_FOUND] != 0;
+    return MPR_OK;
+}
+
+mpr_status mpri_optimizer_skipped(mpr_optimizer *opt, bool *skipped, Err *err)
+{
+    double state[8];
+    TRY(get_state(opt, state, err));
+    *skipped = state[STATE_SKIPPED] != 0;
     return MPR_OK;
 }
 
@@ -310,14 +324,16 @@ mpr_status mpri_optimizer_flag(mpr_optimizer *opt, bool found, Err *err)
     return put(opt, &opt->state, 0, &flag, sizeof(flag), err);
 }
 
-mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, Err *err)
+mpr_status mpri_optimizer_check_unscale(const mpr_optimizer *opt, Err *err)
 {
-    *checked = false;
     TRY(check_types(opt, err));
-    TRY(mpri_optimizer_check_generation(opt, err));
-    if (!mpri_optimizer_any_present(opt)) return MPR_OK;
-    TRY(measure(opt, scale, err));
-    *checked = true;
+    return mpri_optimizer_check_generation(opt, err);
+}
+
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, Err *err)
+{
+    TRY(mpri_optimizer_flag(opt, false, err));
+    TRY(measure(opt, err));
     for (int i = 0; i < opt->n_params; i++) {
         SessionParam *p = opt->params[i].p;
         if (!p->present) continue;
@@ -332,14 +348,15 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
     if (!(max_norm >= 0)) return bad_number(err, "max_norm", max_norm, ">= 0 (0 measures only)");
     TRY(mpri_scaler_check_clip(opt->s, opt, err));
     if (norm) *norm = 0;
+    TRY(check_types(opt, err));
     if (!mpri_optimizer_any_present(opt)) return MPR_OK;
     bool current = opt->measured;
     for (int i = 0; i < opt->n_params; i++)
         current &= !opt->params[i].p->present || opt->params[i].p->unscaled;
     if (!current) {
-        TRY(measure(opt, 1, err));
-        /* no scaler has raised a flag: clipped as torch clips */
-        if (!mpri_scaler_found(opt->s, opt)) TRY(mpri_optimizer_flag(opt, false, err));
+        TRY(measure_as_is(opt, err));
+        /* the flag is a scaler's; without one all is clipped as torch clips */
+        if (!mpri_scaler_checked(opt->s, opt)) TRY(mpri_optimizer_flag(opt, false, err));
     }
     TRY(put(opt, &opt->max_norm, 0, &max_norm, sizeof(max_norm), err));
     TRY(run(opt, UPDATE_CLIP, err));
@@ -347,7 +364,7 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
     if (!norm) return MPR_OK;
     double state[8];
     TRY(get_state(opt, state, err));
-    *norm = (float)state[2];
+    *norm = (float)state[STATE_NORM];
     return MPR_OK;
 }
 
@@ -369,7 +386,8 @@ mpr_status mpri_optimizer_step(mpr_optimizer *opt, mpr_step_outcome *outcome, Er
     }
     TRY(check_types(opt, err));
     if (mpri_optimizer_any_present(opt)) {
-        TRY(measure(opt, 1, err));
+        TRY(mpri_optimizer_flag(opt, false, err));
+        TRY(measure_as_is(opt, err));
         TRY(mpri_optimizer_apply(opt, err));
         TRY(mpri_optimizer_found(opt, &found, err));
         result = found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;

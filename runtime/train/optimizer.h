@@ -48,11 +48,14 @@ bool mpri_optimizer_any_present(const mpr_optimizer *opt);
 bool mpri_optimizer_any_scaled(const mpr_optimizer *opt);
 /* Gradients of an older window: MPR_E_ORDER. */
 mpr_status mpri_optimizer_check_generation(const mpr_optimizer *opt, Err *err);
-/* Multiply by 1/scale and test. *checked is false when there is no gradient at all. Nothing is read
+/* May the gradients be unscaled? They are f32 and of this window. */
+mpr_status mpri_optimizer_check_unscale(const mpr_optimizer *opt, Err *err);
+/* Multiply by 1/scale, as the scale's slot has it, and test; there is a gradient. Nothing is read
  * back: the flag stays on the device, where clip and apply look at it. */
-mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, float scale, bool *checked, Err *err);
-/* Reads the flag; sets it. */
+mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, Err *err);
+/* Reads the flag; whether the last step was skipped; sets the flag. */
 mpr_status mpri_optimizer_found(mpr_optimizer *opt, bool *found, Err *err);
+mpr_status mpri_optimizer_skipped(mpr_optimizer *opt, bool *skipped, Err *err);
 mpr_status mpri_optimizer_flag(mpr_optimizer *opt, bool found, Err *err);
 mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, Err *err);
 /* The update itself; nothing changes when the flag is set. */

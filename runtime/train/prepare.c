@@ -224,6 +224,7 @@ static void find_bad(mpr_prepared *p)
 static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
 {
     mpr_scaler *sc = p->scaler;
+    TRY(mpri_scaler_read(sc, err));
     double factor = p->schedule ? mpri_schedule_factor(p->schedule, p->updates) : 1;
     r->learning_rate = p->base_rate * factor;
     r->scale = sc->o.disabled ? 1 : sc->scale;
@@ -239,6 +240,7 @@ static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
         r->first_bad = p->first_bad;
     }
     mpr_status status = mpri_scaler_update(sc, err);
+    if (status == MPR_OK) status = mpri_scaler_read(sc, err); /* result and log tell its numbers */
     p->steps++;
     if (r->outcome == MPR_STEP_UPDATED) p->updates++;
     p->length = p->micro = 0;

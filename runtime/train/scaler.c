@@ -1,8 +1,5 @@
-/* The loss scaler. Source: PyTorch's torch.amp.GradScaler and its kernels amp_update_scale and
- * amp_non_finite_check_and_unscale; differences are marked where they are.
- *
- * The traps: the product scale * factor is rounded once, from double; growth never makes the scale
- * infinite; the floor and the cap are applied after the rounding. */
+/* The loss scaler: options, stages and the order of calls. Source: PyTorch's torch.amp.GradScaler.
+ * The arithmetic of the scale is in kernels/update_rule.h, its place in scaler_device.c. */
 #include "runtime/train/scaler.h"
 
 #include <math.h>
@@ -80,9 +77,10 @@ mpr_status mpri_scaler_set(mpr_scaler *sc, const char *option, double value, Err
         return mpri_err_advice(err, "%s '%s'", near ? "did you mean" : "there is, for one,",
                                near ? near : names[0]);
     }
+    TRY(mpri_scaler_read(sc, err));
     TRY(mpri_scaler_validate(&o, sc->scale, err));
     sc->o = o;
-    return MPR_OK;
+    return mpri_scaler_write(sc, err);
 }
 
 /* ---- life ---- */
@@ -102,6 +100,11 @@ mpr_status mpri_scaler_create(mpr_session *s, const mpr_scaler_options *filled, 
     sc->next = s->scalers;
     s->scalers = sc;
     s->children++;
+    mpr_status status = mpri_scaler_slots(sc, err);
+    if (status != MPR_OK) {
+        mpri_scaler_destroy(sc);
+        return status;
+    }
     *out = sc;
     return MPR_OK;
 }
@@ -115,7 +118,11 @@ void mpri_scaler_destroy(mpr_scaler *sc)
             *p = sc->next;
             break;
         }
+    for (int i = 0; i < s->n_params; i++)
+        if (s->params[i].by == sc) s->params[i].by = NULL;
     s->children--;
+    mpri_scaler_plans_free(sc);
+    mpri_arena_destroy(&sc->arena);
     mpri_free(&s->ctx->alloc, sc->entries);
     mpri_handle_end(&sc->h);
     mpri_free(&s->ctx->alloc, sc);
@@ -126,10 +133,16 @@ bool mpri_scaler_enabled(const mpr_scaler *sc)
     return !sc->o.disabled;
 }
 
-float mpri_scaler_begin(mpr_scaler *sc)
+void mpri_scaler_begin(mpr_scaler *sc)
 {
     sc->started = true;
-    return sc->o.disabled ? 1 : sc->scale;
+}
+
+mpr_status mpri_scaler_seed(mpr_scaler *sc, const char *slot, float divisor, Err *err)
+{
+    mpri_scaler_begin(sc);
+    if (!mpri_store_find(&sc->s->store, slot)) return MPR_OK; /* nothing reads it */
+    return mpri_scaler_over(sc, slot, (double)divisor, &sc->seed_plan, err);
 }
 
 /* ---- stages ---- */
@@ -163,7 +176,11 @@ void mpri_scaler_forget(mpr_session *s, const mpr_optimizer *opt)
 {
     for (mpr_scaler *sc = s->scalers; sc; sc = sc->next) {
         ScalerEntry *e = find_entry(sc, opt);
-        if (e) *e = sc->entries[--sc->n_entries];
+        if (!e) continue;
+        mpri_plan_destroy(e->scale_plan);
+        *e = sc->entries[--sc->n_entries];
+        mpri_plan_destroy(sc->update_plan);
+        sc->update_plan = NULL;
     }
 }
 
@@ -180,7 +197,7 @@ static mpr_status need_start(const mpr_scaler *sc, const char *call, Err *err)
     return mpri_err_advice(err, "call mpr_session_backward with this scaler first");
 }
 
-mpr_status mpri_scaler_check_add(mpr_session *s, const SessionParam *p, Err *err)
+mpr_status mpri_scaler_check_write(mpr_session *s, const SessionParam *p, Err *err)
 {
     if (!s->scalers) return MPR_OK;
     if (p->unscaled) {
@@ -199,6 +216,24 @@ mpr_status mpri_scaler_check_add(mpr_session *s, const SessionParam *p, Err *err
     return MPR_OK;
 }
 
+/* How the contents of a gradient buffer and what is added to it differ. */
+static mpr_status mixed(const SessionParam *p, const char *held, const char *added, Err *err)
+{
+    mpri_err_set(err, MPR_E_ORDER, "gradient of '%s' is %s; %s cannot be added",
+                 mpri_err_name(p->public_name), held, added);
+    return mpri_err_advice(err, "pass the same scaler to every backward of a window");
+}
+
+mpr_status mpri_scaler_check_add(mpr_session *s, const SessionParam *p, const mpr_scaler *by,
+                                 Err *err)
+{
+    TRY(mpri_scaler_check_write(s, p, err));
+    if (by && !p->scaled) return mixed(p, "not scaled", "a scaled one", err);
+    if (p->by && !by) return mixed(p, "scaled", "one that is not", err);
+    if (p->by && p->by != by) return mixed(p, "scaled by another scaler", "this one", err);
+    return MPR_OK;
+}
+
 mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err)
 {
     for (mpr_scaler *sc = s->scalers; sc; sc = sc->next) {
@@ -211,28 +246,22 @@ mpr_status mpri_scaler_check_clip(mpr_session *s, mpr_optimizer *opt, Err *err)
     return MPR_OK;
 }
 
-/* What the device found, and for a skip which gradient it was. */
-static mpr_status read_flag(mpr_scaler *sc, ScalerEntry *e, Err *err)
+/* Which gradient a skip was for, while it is there. */
+static void describe(mpr_scaler *sc)
 {
-    if (!e->pending) return MPR_OK;
-    TRY(mpri_optimizer_found(e->opt, &e->found, err));
-    e->pending = false;
-    if (e->stepped) e->last = e->found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
-    if (!e->found) return MPR_OK;
+    if (sc->described) return;
+    sc->described = true;
     sc->searched = false;
     sc->advice[0] = 0;
     if (!mpri_session_first_bad_gradient(sc->s, sc->first_bad, sizeof(sc->first_bad)))
         strcpy(sc->first_bad, "a gradient overflowed when it was unscaled");
-    return MPR_OK;
 }
 
-bool mpri_scaler_found(mpr_session *s, mpr_optimizer *opt)
+bool mpri_scaler_checked(const mpr_session *s, const mpr_optimizer *opt)
 {
-    for (mpr_scaler *sc = s->scalers; sc; sc = sc->next) {
-        ScalerEntry *e = find_entry(sc, opt);
-        Err err;
-        mpri_err_clear(&err);
-        if (e && e->checked && read_flag(sc, e, &err) == MPR_OK && e->found) return true;
+    for (const mpr_scaler *sc = s->scalers; sc; sc = sc->next) {
+        const ScalerEntry *e = find_entry(sc, opt);
+        if (e && e->checked) return true;
     }
     return false;
 }
@@ -248,13 +277,28 @@ mpr_status mpri_scaler_check_idle(const mpr_scaler *sc, Err *err)
 
 /* ---- unscale, step ---- */
 
+static mpr_status check_scaled(const mpr_scaler *sc, const mpr_optimizer *opt, Err *err)
+{
+    for (int i = 0; i < opt->n_params; i++) {
+        const SessionParam *p = opt->params[i].p;
+        if (!p->present || p->unscaled || (p->scaled && (!p->by || p->by == sc))) continue;
+        mpri_err_set(err, MPR_E_ORDER, "gradient of '%s' was not scaled by this scaler",
+                     mpri_err_name(p->public_name));
+        return mpri_err_advice(err, "pass the scaler to mpr_session_backward");
+    }
+    return MPR_OK;
+}
+
 static mpr_status unscale(mpr_scaler *sc, ScalerEntry *e, Err *err)
 {
-    float scale = sc->extra > 0 ? (float)((double)sc->scale / sc->extra) : sc->scale;
+    TRY(mpri_optimizer_check_unscale(e->opt, err));
+    TRY(check_scaled(sc, e->opt, err));
+    double extra = sc->extra > 0 ? sc->extra : 1;
     sc->extra = 0;
-    bool checked = false;
-    TRY(mpri_optimizer_unscale(e->opt, scale, &checked, err));
-    if (checked) e->checked = e->pending = true;
+    if (!mpri_optimizer_any_present(e->opt)) return MPR_OK;
+    TRY(mpri_scaler_over(sc, e->opt->scale.name, extra, &e->scale_plan, err));
+    TRY(mpri_optimizer_unscale(e->opt, err));
+    e->checked = true;
     return MPR_OK;
 }
 
@@ -281,26 +325,27 @@ mpr_status mpri_scaler_poison(mpr_scaler *sc, mpr_optimizer *opt, Err *err)
     TRY(need_entry(sc, opt, &e, err));
     if (e->stage == OPT_READY)
         return order(err, "a window is marked as not finite before unscale", "unscale first");
-    e->checked = e->found = true;
-    e->pending = false;
+    e->checked = true;
     return mpri_optimizer_flag(opt, true, err);
 }
 
-static mpr_status step_disabled(mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err)
+static mpr_status step_disabled(ScalerEntry *e, Err *err)
 {
-    bool present = mpri_optimizer_any_present(opt);
-    if (present) {
-        TRY(mpri_optimizer_flag(opt, false, err));
-        TRY(mpri_optimizer_apply(opt, err));
-    }
-    if (outcome) *outcome = present ? MPR_STEP_UPDATED : MPR_STEP_NOTHING;
-    return MPR_OK;
+    e->stepped = true;
+    e->nothing = !mpri_optimizer_any_present(e->opt);
+    if (e->nothing) return MPR_OK;
+    TRY(mpri_optimizer_flag(e->opt, false, err));
+    return mpri_optimizer_apply(e->opt, err);
 }
 
 mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome *outcome, Err *err)
 {
-    if (sc->o.disabled) return step_disabled(opt, outcome, err);
     ScalerEntry *e;
+    if (sc->o.disabled) {
+        TRY(need_entry(sc, opt, &e, err));
+        TRY(step_disabled(e, err));
+        return outcome ? mpri_scaler_outcome(sc, opt, outcome, err) : MPR_OK;
+    }
     TRY(need_start(sc, "step", err));
     TRY(need_entry(sc, opt, &e, err));
     if (e->stage == OPT_STEPPED)
@@ -311,19 +356,21 @@ mpr_status mpri_scaler_step(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome
     if (e->checked) TRY(mpri_optimizer_apply(opt, err));
     e->stage = OPT_STEPPED;
     e->stepped = true;
-    e->last = !e->checked ? MPR_STEP_NOTHING : e->found ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
+    e->nothing = !e->checked;
     return outcome ? mpri_scaler_outcome(sc, opt, outcome, err) : MPR_OK;
 }
 
 mpr_status mpri_scaler_outcome(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outcome *outcome,
                                Err *err)
 {
-    ScalerEntry *e = find_entry(sc, opt);
+    const ScalerEntry *e = find_entry(sc, opt);
+    bool skipped = false;
     if (!e || !e->stepped)
         return order(err, "there is no outcome: this optimizer was not stepped by this scaler",
                      "call mpr_scaler_step first");
-    TRY(read_flag(sc, e, err));
-    *outcome = e->last;
+    if (!e->nothing) TRY(mpri_optimizer_skipped(opt, &skipped, err));
+    if (skipped && e->stage == OPT_STEPPED) describe(sc);
+    *outcome = e->nothing ? MPR_STEP_NOTHING : skipped ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
     return MPR_OK;
 }
 
@@ -334,40 +381,11 @@ static void next_window(mpr_scaler *sc)
     for (int i = 0; i < sc->n_entries; i++) {
         ScalerEntry *e = &sc->entries[i];
         e->stage = OPT_READY;
-        e->checked = e->found = false; /* the outcome may still be asked for */
+        e->checked = false; /* the outcome may still be asked for */
     }
+    sc->described = false;
     sc->generation++;
     sc->s->generation++;
-}
-
-static void back_off(mpr_scaler *sc)
-{
-    sc->tracker = 0;
-    sc->skips_in_row++;
-    sc->skips++;
-    if (sc->hysteresis_left > 0) sc->hysteresis_left--;
-    if (sc->hysteresis_left > 0 || sc->o.constant) return;
-    float lower = (float)((double)sc->scale * sc->o.backoff_factor);
-    if (lower < sc->o.min_scale) lower = sc->o.min_scale;
-    if (lower == sc->scale) return;
-    if (sc->n_history == SCALER_HISTORY)
-        memmove(sc->history, sc->history + 1, sizeof(float) * --sc->n_history);
-    sc->history[sc->n_history++] = sc->scale;
-    sc->scale = lower;
-}
-
-static void grow(mpr_scaler *sc)
-{
-    sc->first_bad[0] = sc->advice[0] = 0;
-    sc->searched = false;
-    sc->skips_in_row = 0;
-    sc->updates++;
-    if (++sc->tracker < sc->o.growth_interval) return;
-    float higher = (float)((double)sc->scale * sc->o.growth_factor);
-    if (isfinite(higher) && !sc->o.constant)
-        sc->scale = higher < sc->o.max_scale ? higher : sc->o.max_scale;
-    sc->tracker = 0;
-    sc->hysteresis_left = sc->o.hysteresis;
 }
 
 /* The manual loop has not looked for the culprit yet; the last batch is still bound. */
@@ -404,27 +422,40 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
                                            "named operator in fp32");
 }
 
+/* What the update found, where the host sees it without waiting: the culprit is described while its
+ * gradient is there. Elsewhere the update after the next mpri_scaler_read tells of a run of skips. */
+static mpr_status look(mpr_scaler *sc, int64_t skips, int64_t updates, bool *news, Err *err)
+{
+    *news = !sc->s->device->shared;
+    if (*news) return MPR_OK;
+    TRY(mpri_scaler_read(sc, err));
+    *news = sc->skips > skips;
+    if (*news) describe(sc);
+    if (sc->updates > updates) {
+        sc->first_bad[0] = sc->advice[0] = 0;
+        sc->searched = false;
+    }
+    return MPR_OK;
+}
+
 mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
 {
     if (sc->o.disabled) return MPR_OK;
     TRY(need_start(sc, "update", err));
-    bool checked = false, found = false, idle = true;
+    bool checked = false, idle = true, known = !sc->stale, news;
     for (int i = 0; i < sc->n_entries; i++) {
-        TRY(read_flag(sc, &sc->entries[i], err));
         checked |= sc->entries[i].checked;
-        found |= sc->entries[i].checked && sc->entries[i].found;
         idle &= sc->entries[i].stage == OPT_READY;
     }
     if (!checked && idle)
         return order(err, "update without an unscale or step since the last one",
                      "call mpr_scaler_step before mpr_scaler_update");
-    if (!checked) sc->empty++;
-    else if (found) back_off(sc);
-    else grow(sc);
+    int64_t skips = sc->skips, updates = sc->updates;
+    TRY(mpri_scaler_next(sc, err));
+    TRY(look(sc, skips, updates, &news, err));
     next_window(sc);
-    if (found && sc->o.max_consecutive_skips && sc->skips_in_row >= sc->o.max_consecutive_skips)
-        return diverged(sc, err);
-    return MPR_OK;
+    bool over = sc->o.max_consecutive_skips && sc->skips_in_row >= sc->o.max_consecutive_skips;
+    return over && news && known ? diverged(sc, err) : MPR_OK;
 }
 
 mpr_status mpri_scaler_update_to(mpr_scaler *sc, float scale, Err *err)
@@ -432,7 +463,7 @@ mpr_status mpri_scaler_update_to(mpr_scaler *sc, float scale, Err *err)
     if (sc->o.disabled) return MPR_OK;
     TRY(need_start(sc, "update", err));
     TRY(mpri_scaler_validate(&sc->o, scale, err));
-    sc->scale = scale;
+    TRY(mpri_scaler_write_scale(sc, scale, err));
     next_window(sc);
     return MPR_OK;
 }
@@ -444,9 +475,10 @@ mpr_status mpri_scaler_abandon(mpr_scaler *sc, Err *err)
     return MPR_OK;
 }
 
-void mpri_scaler_state(const mpr_scaler *sc, mpr_scaler_state *out)
+mpr_status mpri_scaler_state(mpr_scaler *sc, mpr_scaler_state *out, Err *err)
 {
     size_t size = out->size;
+    TRY(mpri_scaler_read(sc, err));
     mpr_scaler_state st = {
         .size = sizeof(st),
         .scale = sc->o.disabled ? 1 : sc->scale,
@@ -460,4 +492,5 @@ void mpri_scaler_state(const mpr_scaler *sc, mpr_scaler_state *out)
     };
     memcpy(out, &st, size && size < sizeof(st) ? size : sizeof(st));
     out->size = size && size < sizeof(st) ? size : sizeof(st);
+    return MPR_OK;
 }

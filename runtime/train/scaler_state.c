@@ -13,6 +13,7 @@ mpr_status mpri_scaler_save(mpr_scaler *sc, char **json, Err *err)
 {
     *json = NULL;
     TRY(mpri_scaler_check_idle(sc, err));
+    TRY(mpri_scaler_read(sc, err));
     Text t;
     mpri_text_init(&t, &sc->s->ctx->alloc);
     char a[32], b[32], c[32], d[32], e[32];
@@ -81,6 +82,7 @@ static mpr_status read_count(const JsonObject *root, const char *key, bool neede
 
 static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
 {
+    TRY(mpri_scaler_read(sc, err));
     mpr_scaler_options o = sc->o;
     double scale = 0, growth = 0, backoff = 0, min = o.min_scale, max = o.max_scale;
     int64_t interval = 0, tracker = 0, hysteresis = o.hysteresis,
@@ -97,9 +99,10 @@ static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
     TRY(read_count(root, "hysteresis_left", false, INT32_MAX, &left, err));
     TRY(read_count(root, "max_consecutive_skips", false, INT32_MAX, &limit, err));
     TRY(read_count(root, "skips_in_row", false, INT32_MAX, &row, err));
-    TRY(read_count(root, "skips", false, INT64_MAX, &skips, err));
-    TRY(read_count(root, "updates", false, INT64_MAX, &updates, err));
-    TRY(read_count(root, "empty", false, INT64_MAX, &empty, err));
+    const int64_t most = (int64_t)1 << 53; /* counted in doubles */
+    TRY(read_count(root, "skips", false, most, &skips, err));
+    TRY(read_count(root, "updates", false, most, &updates, err));
+    TRY(read_count(root, "empty", false, most, &empty, err));
     const JsonItem *constant = mpri_json_find(root, "constant");
     if (constant) o.constant = constant->kind == JSON_KIND_TRUE;
     o.growth_factor = growth;
@@ -124,7 +127,7 @@ static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
     sc->skips = skips;
     sc->updates = updates;
     sc->empty = empty;
-    return MPR_OK;
+    return mpri_scaler_write(sc, err);
 }
 
 mpr_status mpri_scaler_load(mpr_scaler *sc, const char *json, Err *err)

@@ -28,7 +28,8 @@ typedef struct SessionParam {
     mpr_optimizer *owner;
     /* gradient buffer */
     bool present;       /* something was written since it was zeroed */
-    bool scaled;        /* by `scaler`, and not unscaled yet */
+    bool scaled;        /* and not unscaled yet */
+    const mpr_scaler *by; /* that scaled it; NULL: none, or set by hand */
     bool unscaled;      /* mpr_scaler_unscale went over it */
     int64_t generation; /* of its first write since it was zeroed */
 } SessionParam;
@@ -102,7 +103,6 @@ struct mpr_session {
     bool forward_done;    /* a backward may follow */
     bool backward_done;   /* since the last forward */
     bool outputs_valid;
-    float last_loss;
     float loss_divisor;
     uint64_t forward_count; /* number of training forwards: counter of the random operators */
     int64_t generation;     /* window generation, advanced by the scaler */
@@ -112,7 +112,7 @@ struct mpr_session {
     struct NonFinite *nonfinite; /* what mpr_session_find_nonfinite found last */
     void *fetch;            /* conversion buffer of mpr_session_output */
     size_t fetch_bytes;
-    int optimizers; /* made so far: numbers their slots */
+    int optimizers, scalers_made; /* so far: numbers of their slots */
     int children;   /* optimizers, scalers, datasets … alive */
 };
 

@@ -289,6 +289,7 @@ static void mark_written(mpr_session *s, SessionParam *p)
     p->present = true;
     p->unscaled = false;
     p->scaled = mpri_session_scales(s);
+    p->by = NULL;
     p->generation = s->generation;
 }
 
@@ -313,7 +314,7 @@ mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *
     TRY(mpri_session_find_param(s, name, &p, err));
     TRY(check_count(p, count, err));
     if (!p->present) return mpri_session_grad_set(s, name, data, count, err);
-    TRY(mpri_scaler_check_add(s, p, err));
+    TRY(mpri_scaler_check_write(s, p, err));
     TRY(grad_slot(s, p, &slot, err));
     float *sum = mpri_alloc(&s->ctx->alloc, slot->bytes + 1, 64);
     if (!sum) return mpri_err_nomem(err, slot->bytes);

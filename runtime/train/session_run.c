@@ -181,8 +181,7 @@ static mpr_status read_loss(mpr_session *s, const SessionPlan *sp, float *loss, 
     if (!data) return mpri_err_set(err, MPR_E_INTERNAL, "the plan has no loss");
     unsigned char raw[16];
     TRY(s->device->copy_out(s->device, raw, data, mpri_dtype_size(v->dtype), err));
-    s->last_loss = (float)mpri_load_f64(v->dtype, raw, 0);
-    if (loss) *loss = s->last_loss;
+    *loss = (float)mpri_load_f64(v->dtype, raw, 0);
     return MPR_OK;
 }
 
@@ -218,7 +217,7 @@ static mpr_status run(mpr_session *s, SessionMode mode, float *loss, Err *err)
     TRY(feed(s, sp, err));
     TRY(run_segment(s, sp, SEG_FORWARD, s->forward_count, err));
     if (mode == MODE_TRAIN) s->forward_count++;
-    if (s->loss) TRY(read_loss(s, sp, loss, err));
+    if (loss) TRY(read_loss(s, sp, loss, err));
     s->forward_done = mode == MODE_TRAIN && s->loss;
     s->backward_done = false;
     s->outputs_valid = true;
@@ -273,10 +272,10 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
     bool scaled = scaler && mpri_scaler_enabled(scaler);
     for (int i = 0; i < s->n_params; i++)
         if (s->params[i].present && sp->writes_grad[i])
-            TRY(mpri_scaler_check_add(s, &s->params[i], err));
-    float seed = 1.0f / s->loss_divisor;
-    if (scaled) seed = mpri_scaler_begin(scaler) / s->loss_divisor;
-    TRY(set_state(s, "loss_seed", MPR_FLOAT32, &seed, err));
+            TRY(mpri_scaler_check_add(s, &s->params[i], scaled ? scaler : NULL, err));
+    const float seed = 1.0f / s->loss_divisor;
+    if (scaled) TRY(mpri_scaler_seed(scaler, "loss_seed", s->loss_divisor, err));
+    else TRY(set_state(s, "loss_seed", MPR_FLOAT32, &seed, err));
     TRY(prepare_buffers(s, sp, err));
     s->forward_done = false;
     TRY(run_segment(s, sp, SEG_BACKWARD, s->forward_count - 1, err));
@@ -288,6 +287,7 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
         p->present = true;
         p->unscaled = false;
         p->scaled = scaled;
+        p->by = scaled ? scaler : NULL;
     }
     return MPR_OK;
 }

@@ -312,6 +312,66 @@ static void adam(void **state)
     }
 }
 
+#define ZEROS " 0 0 0 0 0 0 0 0 "
+
+static void seed(World *w)
+{
+    add(w, "f32[]=0");
+    add(w, "f64[16]=65536" ZEROS "0 0 0 0 0 0 0");
+    add(w, "f64[]=3");
+}
+
+#define RULE "f64[8]=2 0.5 2 1 1024 2 0 0" /* growth, back-off, interval, min, max, hysteresis */
+static void scale_clean(World *w)
+{
+    add(w, "f64[16]=512 0 2" ZEROS "0 0 0 0 0");
+    add(w, RULE);
+    add(w, STATE);
+}
+static void scale_found(World *w)
+{
+    add(w, "f64[16]=1.5 1 2" ZEROS "0 0 0 0 0");
+    add(w, RULE);
+    add(w, STATE);
+    add(w, "f64[8]=1 0 0 0 0 0 0 0");
+}
+static void scale_empty(World *w) { add(w, "f64[16]=512 1 2" ZEROS "0 0 0 0 0"); add(w, RULE); }
+static void scale_top(World *w)
+{
+    add(w, "f64[16]=1.7014118346046923e38 0 1" ZEROS "0 0 0 0 0");
+    add(w, "f64[8]=2 0.5 1 1 inf 1 0 0");
+    add(w, STATE);
+}
+
+static void loss_scale(void **state)
+{
+    (void)state;
+    World w = run(OP_LossScale, NULL, seed, 1);
+    assert_true(value(&w, 0, 0) == (double)(65536.0f / 3));
+    mpri_arena_destroy(&w.arena);
+    static const double clean_scale[] = {512, 1024, 1024, 1024}; /* then the cap */
+    for (int i = 1; i <= 4; i++) {
+        w = run(OP_ScaleUpdate, NULL, scale_clean, i);
+        assert_true(value(&w, 0, SCALER_SCALE) == clean_scale[i - 1]);
+        assert_true(value(&w, 0, SCALER_TRACKER) == i % 2 && value(&w, 0, SCALER_UPDATES) == i);
+        mpri_arena_destroy(&w.arena);
+    }
+    static const double found_scale[] = {1.5, 1, 1}; /* one of two in hand, then the floor */
+    for (int i = 1; i <= 3; i++) {
+        w = run(OP_ScaleUpdate, NULL, scale_found, i);
+        assert_true(value(&w, 0, SCALER_SCALE) == found_scale[i - 1]);
+        assert_true(value(&w, 0, SCALER_TRACKER) == 0 && value(&w, 0, SCALER_ROW) == i);
+        assert_true(value(&w, 0, SCALER_FALLS) == (i > 1) && value(&w, 0, SCALER_SKIPS) == i);
+        mpri_arena_destroy(&w.arena);
+    }
+    w = run(OP_ScaleUpdate, NULL, scale_empty, 2);
+    assert_true(value(&w, 0, SCALER_EMPTY) == 2 && value(&w, 0, SCALER_TRACKER) == 1);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_ScaleUpdate, NULL, scale_top, 2); /* never infinite */
+    assert_true(value(&w, 0, SCALER_SCALE) == 0x1p127 && value(&w, 0, SCALER_TRACKER) == 0);
+    mpri_arena_destroy(&w.arena);
+}
+
 static void running(World *w)
 {
     add(w, "f32[2]=1 2");
@@ -342,7 +402,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accumulation), cmocka_unit_test(unscale), cmocka_unit_test(unscale_large),
         cmocka_unit_test(clipping),     cmocka_unit_test(sgd),     cmocka_unit_test(adam),
-        cmocka_unit_test(running_statistics),
+        cmocka_unit_test(running_statistics), cmocka_unit_test(loss_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

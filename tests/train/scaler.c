@@ -255,10 +255,10 @@ static json_t *params_of(World *w, const mpr_optimizer *opt)
     return all;
 }
 
-static json_t *state_of(const World *w)
+static json_t *state_of(World *w)
 {
     mpr_scaler_state st = {.size = sizeof(st)};
-    mpri_scaler_state(w->sc, &st);
+    assert_ok(mpri_scaler_state(w->sc, &st, &w->err), &w->err);
     return json_pack("{s:o,s:i,s:i,s:I,s:I}", "scale", scale_number(st.scale), "tracker",
                      st.growth_tracker, "skips_in_row", st.skips_in_row, "skips",
                      (json_int_t)st.skips, "empty", (json_int_t)st.empty);
@@ -268,7 +268,8 @@ static mpr_status do_scale(World *w, const json_t *e, json_t **out)
 {
     const json_t *x = json_object_get(e, "x");
     DType t = dtype_of(json_object_get(e, "dtype"));
-    float y[MAX_ELEMENTS], scale = mpri_scaler_begin(w->sc);
+    float y[MAX_ELEMENTS], scale = mpri_scaler_enabled(w->sc) ? w->sc->scale : 1;
+    mpri_scaler_begin(w->sc);
     size_t n = length_of(w->id, x);
     for (size_t i = 0; i < n; i++) {
         uint64_t stored;
@@ -303,6 +304,14 @@ static mpr_status do_grad(World *w, const json_t *e, bool add, json_t **out)
     return MPR_OK;
 }
 
+static bool found(World *w, mpr_optimizer *opt)
+{
+    bool flag = false;
+    if (mpri_scaler_checked(w->s, opt))
+        assert_ok(mpri_optimizer_found(opt, &flag, &w->err), &w->err);
+    return flag;
+}
+
 static mpr_status do_unscale(World *w, const json_t *e, json_t **out)
 {
     mpr_optimizer *opt = opt_of(w, e);
@@ -310,7 +319,7 @@ static mpr_status do_unscale(World *w, const json_t *e, json_t **out)
     bool checked = false;
     for (int i = 0; i < w->sc->n_entries; i++)
         checked |= w->sc->entries[i].opt == opt && w->sc->entries[i].checked;
-    *out = json_pack("{s:b,s:b,s:o}", "found_inf", mpri_scaler_found(w->s, opt), "checked", checked,
+    *out = json_pack("{s:b,s:b,s:o}", "found_inf", found(w, opt), "checked", checked,
                      "grads", grads_of(w, opt));
     return MPR_OK;
 }
@@ -321,7 +330,7 @@ static mpr_status do_clip(World *w, const json_t *e, json_t **out)
     float norm;
     TRY(mpri_optimizer_clip(opt, (float)number(json_object_get(e, "max_norm")), &norm, &w->err));
     *out = json_pack("{s:o}", "norm", scale_number(norm));
-    if (!mpri_scaler_found(w->s, opt)) json_object_set_new(*out, "grads", grads_of(w, opt));
+    if (!found(w, opt)) json_object_set_new(*out, "grads", grads_of(w, opt));
     return MPR_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,11 +41,45 @@ static mpr_status append_file(mpr_trainer *t, const char *line, Err *err)
     return MPR_OK;
 }
 
+/* "step" of a log line, its last member; -1: it has none. */
+static int64_t line_step(const char *line)
+{
+    static const char key[] = ", \"step\": ";
+    const char *at = NULL;
+    for (const char *p = line; (p = strstr(p, key)); p++) at = p;
+    return at ? strtoll(at + sizeof(key) - 1, NULL, 10) : -1;
+}
+
+/* How many bytes of the old log belong to the run that goes on: its history line by line, and the
+ * statistics between them, which no checkpoint keeps. -1: it is another run's log. */
+static int64_t old_log(const mpr_trainer *t, FILE *f)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int64_t kept = 0;
+    int n = 0;
+    for (ssize_t k; (k = getline(&line, &room, f)) > 0 && line[k - 1] == '\n'; kept += k) {
+        line[k - 1] = 0;
+        if (!strncmp(line, "{\"tensor_stats\": ", 17)) {
+            if (line_step(line) > t->p->steps) break;
+        } else {
+            if (n == t->n_history || strcmp(line, t->history[n])) break;
+            n++;
+        }
+    }
+    free(line);
+    return n == t->n_history ? kept : -1;
+}
+
 mpr_status mpri_trainer_log_open(mpr_trainer *t, Err *err)
 {
     const char *path = mpri_arena_printf(&t->arena, "%s/log.jsonl", t->out);
     if (!path) return mpri_err_nomem(err, 0);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0666);
+    FILE *old = t->p->steps ? fopen(path, "re") : NULL;
+    int64_t kept = old ? old_log(t, old) : -1;
+    if (old) fclose(old);
+    if (kept >= 0 && truncate(path, kept)) kept = -1;
+    int fd = open(path, O_WRONLY | O_CREAT | (kept < 0 ? O_TRUNC : 0) | O_CLOEXEC | O_APPEND, 0666);
     if (fd >= 0 && fd < 3) {
         int higher = fcntl(fd, F_DUPFD_CLOEXEC, 3);
         close(fd);
@@ -52,7 +87,7 @@ mpr_status mpri_trainer_log_open(mpr_trainer *t, Err *err)
     }
     if (fd < 0) return log_failed(t, errno, err);
     t->log_fd = fd;
-    for (int i = 0; i < t->n_history; i++) {
+    for (int i = 0; kept < 0 && i < t->n_history; i++) {
         TRY(append_file(t, t->history[i], err));
         TRY(append_file(t, "\n", err));
     }

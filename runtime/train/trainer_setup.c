@@ -205,6 +205,11 @@ static mpr_status scaler_options(const mpr_trainer *t, mpr_scaler_options *o, Er
         .constant = !dynamic,
     };
     if (max && strcmp(max, "none") && mpri_parse_f64(max, &value)) o->max_scale = (float)value;
+    if (!(o->min_scale > 0 && o->init_scale > 0 && o->max_scale > 0)) { /* 0 would be a default */
+        mpri_err_set(err, MPR_E_USAGE,
+                     "min-scale, init-scale, max-scale, loss-scale: one of them is 0 in float32");
+        return mpri_err_advice(err, "the least scale is 2^-126, about 1.2e-38");
+    }
     if (dynamic && !(o->init_scale >= o->min_scale && o->init_scale <= o->max_scale)) {
         mpri_err_set(err, MPR_E_USAGE,
                      "init-scale is %s; allowed are min-scale (%s) to max-scale (%s)",

@@ -229,12 +229,82 @@ static void dropout_at_an_epoch_end(void **state)
     clean(&part);
 }
 
+static int stats_lines(const char *folder, int from[16])
+{
+    char path[128], *line = NULL;
+    size_t room = 0;
+    int n = 0;
+    snprintf(path, sizeof(path), "%s/log.jsonl", folder);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (getline(&line, &room, f) > 0) {
+        const char *step = NULL;
+        for (const char *p = line; (p = strstr(p, "\"step\": ")); p++) step = p + 8;
+        assert_non_null(step);
+        if (!strncmp(line, "{\"tensor_stats\"", 15) && n < 16) from[n++] = atoi(step);
+    }
+    free(line);
+    fclose(f);
+    return n;
+}
+
+/* A run that goes on keeps the statistics written before: no checkpoint holds them, the log does. */
+static void statistics_survive_a_resume(void **state)
+{
+    (void)state;
+    static Run run;
+    int step[16];
+    TRAIN(&run, "digits/model_ts.onnx", "digits/train.npz", "fp16", "true", "init-scale", "512",
+          "max-steps", "7", "save-strategy", "steps", "save-steps", "4", "tensor-stats", "1",
+          "logging-steps", "2");
+    assert_int_equal(run.status, MPR_OK);
+    assert_int_equal(stats_lines(run.out, step), 7);
+    char from[128];
+    snprintf(from, sizeof(from), "%s/checkpoint-4", run.out);
+    TRAIN(&run, "digits/model_ts.onnx", "digits/train.npz", "fp16", "true", "init-scale", "512",
+          "max-steps", "8", "save-strategy", "no", "tensor-stats", "2", "logging-steps", "2",
+          "resume-from-checkpoint", from);
+    assert_int_equal(run.status, MPR_OK);
+    static const int want[] = {1, 2, 3, 4, 6, 8};
+    assert_int_equal(stats_lines(run.out, step), 6);
+    for (int i = 0; i < 6; i++) assert_int_equal(step[i], want[i]);
+    /* a log of another run is written anew from what the checkpoint remembers */
+    char other[128];
+    snprintf(other, sizeof(other), "%s/log.jsonl", run.out);
+    FILE *f = fopen(other, "w");
+    assert_non_null(f);
+    fputs("{\"loss\": 1, \"epoch\": 0.1, \"step\": 1}\n", f);
+    fclose(f);
+    TRAIN(&run, "digits/model_ts.onnx", "digits/train.npz", "fp16", "true", "init-scale", "512",
+          "max-steps", "8", "save-strategy", "no", "tensor-stats", "2", "logging-steps", "2",
+          "resume-from-checkpoint", from);
+    assert_int_equal(run.status, MPR_OK);
+    assert_int_equal(stats_lines(run.out, step), 2);
+    clean(&run);
+}
+
+/* A number that is 0 in float32 is refused, not taken for a default. */
+static void scale_too_small_for_float32(void **state)
+{
+    (void)state;
+    static Run run;
+    static const char *const names[] = {"min-scale", "init-scale", "max-scale", "loss-scale"};
+    for (int i = 0; i < 4; i++) {
+        TRAIN(&run, "digits/model_ts.onnx", "digits/train.npz", "fp16", "true", "max-steps", "1",
+              "save-strategy", "no", names[i], "1e-50");
+        assert_int_equal(run.status, MPR_E_USAGE);
+    }
+    clean(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedule_follows_updates),   cmocka_unit_test(window_ends_with_the_epoch),
         cmocka_unit_test(nan_is_shown),               cmocka_unit_test(precision_changes_on_resume),
         cmocka_unit_test(dropout_at_an_epoch_end),
+        cmocka_unit_test(statistics_survive_a_resume),
+        cmocka_unit_test(scale_too_small_for_float32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

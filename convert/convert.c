@@ -21,6 +21,7 @@ typedef struct Conversion {
     const ConvertOptions *o;
     bool unlisted; /* the model has a list of marks that stays as it is */
     Export x;
+    FileGraph f;
     Text marks;
     uint8_t head[16];
     Piece *pieces;
@@ -123,14 +124,14 @@ static mpr_status explain(Conversion *c, const FileGraph *f)
 
 static mpr_status edit(Conversion *c)
 {
-    FileGraph f;
-    TRY(mpri_file_read(c->plain, &c->x.arena, &f, c->err));
-    TRY(check_opset(&f, c->o->to, c->err));
+    FileGraph *f = &c->f;
+    TRY(mpri_file_read(c->plain, &c->x.arena, f, c->err));
+    TRY(check_opset(f, c->o->to, c->err));
     if (c->o->to != MPR_FLOAT32) {
-        TRY(mpri_convert_decide(&f, c->o, c->r, c->err));
+        TRY(mpri_convert_decide(f, c->o, c->r, c->err));
         TRY(tell_unmatched(c));
-        TRY(explain(c, &f));
-        TRY(mpri_convert_write(&f, c->o, &c->x, &c->marks, c->r, c->err));
+        TRY(explain(c, f));
+        TRY(mpri_convert_write(f, c->o, &c->x, &c->marks, c->r, c->err));
     }
     return MPR_OK;
 }
@@ -175,6 +176,9 @@ static mpr_status run(Conversion *c, const char *path)
     }
     TRY(assemble(c));
     c->r->changed = !same_bytes(c);
+    DecidedFile file = {.changed = c->r->changed, .before = c->given->source->size};
+    for (int i = 0; i < c->n_pieces; i++) file.after += c->pieces[i].n;
+    if (c->o->to != MPR_FLOAT32) TRY(mpri_decided_report(&c->f, c->o, &file, c->err));
     if (c->o->dry_run) return MPR_OK;
     return mpri_write_pieces_checked(path, c->pieces, c->n_pieces, check_result, c, c->err);
 }

@@ -17,6 +17,8 @@ typedef struct ConvertOptions {
     const char *explain; /* a node: its reasons go to *explained, from the allocator; or NULL */
     char **explained;
     bool strict; /* a rule that matches nothing is an error */
+    const char *report, *dot, *svg; /* files to write, or NULL; not on the way back to f32 */
+    const char *const *echo;        /* options for the report: key, value, key, value … NULL */
 } ConvertOptions;
 
 typedef struct ConvertResult {

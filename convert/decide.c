@@ -125,7 +125,9 @@ static bool reads_unknown(const Decide *d, const FileNodeIO *n)
 static mpr_status decide_node(Decide *d, int i, Err *err)
 {
     FileNodeIO *n = &d->f->nodes[i];
-    const Node *by = d->by[i];
+    const Node *by = n->by = d->by[i];
+    n->reads = ARENA_ARRAY(d->f->arena, const char *, n->n_in + 1);
+    if (!n->reads) return mpri_err_nomem(err, sizeof *n->reads * (size_t)n->n_in);
     if (!by || reads_unknown(d, n)) return MPR_OK;
     n->runs = n->compute = reads(by);
     if (n->runs == MPR_DTYPE_NONE) return MPR_OK;

@@ -8,4 +8,13 @@
  * there to the nodes and values of f, which has been read. The clone stays in f's arena. */
 mpr_status mpri_convert_decide(FileGraph *f, const ConvertOptions *o, ConvertResult *r, Err *err);
 
+
+typedef struct DecidedFile { /* what is written */
+    bool changed;
+    size_t before, after; /* bytes */
+} DecidedFile;
+/* decided.c: the reports that o asks for, in the form of the painter's. f has been written. */
+mpr_status mpri_decided_report(const FileGraph *f, const ConvertOptions *o,
+                               const DecidedFile *file, Err *err);
+
 #endif

@@ -45,6 +45,8 @@ typedef struct FileNodeIO {
     uint32_t wide;   /* bit k: input k is f32 although the low data is meant to include it */
     uint32_t saturate; /* bit k: constant input k is clamped, not rounded to infinity */
     const Value **constants; /* those constants, by input */
+    const Node *by;  /* the canonical node that decides, or NULL */
+    const char **reads; /* by input: the name it reads in the new file, once written */
 } FileNodeIO;
 
 typedef struct FileGraph {

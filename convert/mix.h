@@ -175,6 +175,8 @@ void mpri_unit_pin(MixUnit *u, MixReason why); /* the first pin gives the reason
 const char *mpri_reason_text(MixReason r);
 /* Elements of a declared or stored shape; -1: not known. */
 int64_t mpri_mix_elements(const Mix *m, const MixValue *v);
+/* Bytes of the tensors of a message that lie in data files. */
+size_t mpri_mix_outside(const Tree *t);
 /* Product of the integers of a repeated field, such as dims. */
 int64_t mpri_mix_product(const Tree *t, uint32_t number);
 /* Of a stored or declared shape; -1: not known. */

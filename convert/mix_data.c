@@ -110,6 +110,19 @@ int64_t mpri_mix_dim(const MixValue *v, int axis)
     return axis >= 0 && axis < n ? d[axis] : -1;
 }
 
+size_t mpri_mix_outside(const Tree *t)
+{
+    size_t n = 0;
+    if (t->tensor) {
+        int64_t elements = mpri_tree_int(t, T_WHERE, 0) == 1 ? mpri_mix_product(t, T_DIMS) : 0;
+        DType type = (DType)mpri_tree_int(t, T_TYPE, 0);
+        return elements > 0 ? (size_t)elements * mpri_dtype_size(type) : 0;
+    }
+    for (int i = 0; i < t->n; i++)
+        if (t->f[i].tree) n += mpri_mix_outside(t->f[i].tree);
+    return n;
+}
+
 /* ---- reading ---- */
 
 /* Contents of a tensor that are converted while they are written. */

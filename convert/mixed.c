@@ -52,6 +52,8 @@ typedef struct Mixed {
     const char **raised;   /* by number of the node, see PaintOptions */
     int n_raised;
     bool hopeless;         /* raising all of them is not enough */
+    size_t bytes_before;   /* with the data files */
+    bool reported;
     bool trial;            /* one of several tries: nothing is told */
     ConvertResult *r;
     Err *err;
@@ -608,19 +610,6 @@ static mpr_status breach(Mixed *c)
 
 /* ---- writing ---- */
 
-static mpr_status write_text(Mixed *c, const char *path, void (*make)(const Report *, Text *),
-                             const Report *report)
-{
-    Text t;
-    if (!path) return MPR_OK;
-    mpri_text_init(&t, c->o->alloc);
-    make(report, &t);
-    mpr_status st = t.failed ? mpri_err_nomem(c->err, t.len)
-                             : mpri_write_file_atomic(path, t.text, t.len, c->err);
-    mpri_text_free(&t);
-    return st;
-}
-
 static mpr_status explain(Mixed *c, const Report *report)
 {
     Text t;
@@ -645,13 +634,25 @@ static mpr_status write_reports(Mixed *c, size_t bytes)
     Report report = {.m = &c->mix, .paint = &c->paint, .rewrite = &c->rewrite, .o = c->o,
                      .verify = c->plain ? &c->verified : NULL,
                      .model = c->given, .changed = c->r->changed,
-                     .bytes_before = c->given->source->size, .bytes_after = bytes};
+                     .bytes_before = c->bytes_before, .bytes_after = bytes};
     TRY(explain(c, &report));
-    TRY(write_text(c, c->o->report, mpri_report_json, &report));
-    TRY(write_text(c, c->o->annotations, mpri_report_annotations, &report));
-    TRY(write_text(c, c->o->dot, mpri_report_dot, &report));
-    TRY(write_text(c, c->o->svg, mpri_report_svg, &report));
-    return MPR_OK;
+    c->reported = true;
+    return mpri_report_files(&report, c->err);
+}
+
+/* What is known of a model that is refused. The error stays what it is. */
+static void report_refusal(Mixed *c)
+{
+    Err second = {0};
+    Report report = {.m = &c->mix, .paint = &c->paint, .o = c->o, .model = c->given,
+                     .refused = c->err->message, .bytes_before = c->bytes_before,
+                     .bytes_after = c->bytes_before};
+    if (c->image || c->reported || !c->mix.model) return;
+    jmp_buf outer;
+    memcpy(outer, c->pool.full, sizeof outer);
+    if (!setjmp(c->pool.full)) (void)mpri_report_files(&report, &second);
+    memcpy(c->pool.full, outer, sizeof outer);
+    mpri_err_clear(&second);
 }
 
 static mpr_status write_model(Mixed *c, const char *path, const Piece *pieces, int n)
@@ -705,9 +706,10 @@ static mpr_status run(Mixed *c, const char *path)
     const char *slash = path ? strrchr(path, '/') : NULL;
     const char *external = c->o->external ? c->o->external : "auto";
     int n;
-    if (!c->o->dry_run) TRY(check_target(c, path));
     c->mix = (Mix){.pool = &c->pool, .source = c->given->source, .to = c->o->to};
     c->mix.model = mpri_tree_parse(&c->pool, TREE_MODEL, s->bytes, s->size);
+    c->bytes_before = s->size + mpri_mix_outside(c->mix.model);
+    if (!c->o->dry_run) TRY(check_target(c, path));
     if (!c->o->no_passes) {
         c->decisions = mpri_decisions_take(&c->mix);
         mpri_rewrite_undo(&c->mix, &c->undone);
@@ -733,7 +735,7 @@ static mpr_status run(Mixed *c, const char *path)
     if (size_of(pieces, n) > most) return too_large(c, size_of(pieces, n), most, never);
     for (int i = 0; i < n; i++)
         if (pieces[i].n >= LARGE) pieces[i].source = c->given->source;
-    TRY(write_reports(c, size_of(pieces, n) + c->data_size));
+    TRY(write_reports(c, size_of(pieces, n) + mpri_mix_outside(c->mix.model)));
     if (c->verified.breach) return breach(c);
     return c->o->dry_run ? MPR_OK : write_model(c, path, pieces, n);
 }
@@ -750,6 +752,7 @@ static mpr_status mixed(Mixed given, const char *path)
     *c = given;
     c->pool.arena = &arena;
     mpr_status st = setjmp(c->pool.full) ? mpri_err_nomem(c->err, 0) : run(c, path);
+    if (st != MPR_OK && st != MPR_E_NOMEM) report_refusal(c);
     if (c->calib != c->plain) mpri_verify_end(c->calib);
     mpri_verify_end(c->plain);
     mpri_arena_destroy(&arena);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "importer/file.h"
 #include "mpr.h"
 #include "passes/profile.h"
 
@@ -385,6 +386,10 @@ void mpri_report_json(const Report *r, Text *out)
     mpri_text_put(out, "{");
     casts(out, r);
     mpri_text_put(out, ",\n");
+    if (r->refused) {
+        member(out, "error", r->refused);
+        mpri_text_put(out, ",\n");
+    }
     model(out, r);
     mpri_text_put(out, ",\n");
     nodes(out, r);
@@ -393,7 +398,8 @@ void mpri_report_json(const Report *r, Text *out)
     mpri_text_put(out, ",\n");
     policy(out, r->o->paint.policy);
     bool breach = r->verify && r->verify->breach;
-    member(out, "result", breach ? "breach" : r->changed ? "converted" : "unchanged");
+    member(out, "result", r->refused ? "refused" : breach ? "breach"
+                          : r->changed ? "converted" : "unchanged");
     mpri_text_put(out, ",\n\"schema\": 1,\n\"tool\": {");
     member(out, "name", "mpr-convert");
     mpri_text_put(out, ", ");
@@ -416,6 +422,28 @@ void mpri_report_annotations(const Report *r, Text *out)
     mpri_text_put(out, ",\n");
     nodes(out, r);
     mpri_text_put(out, ",\n\"schema\": 1}\n");
+}
+
+static mpr_status write_text(const Report *r, const char *path,
+                             void (*make)(const Report *, Text *), Err *err)
+{
+    Text t;
+    if (!path) return MPR_OK;
+    mpri_text_init(&t, r->o->alloc);
+    make(r, &t);
+    mpr_status st = t.failed ? mpri_err_nomem(err, t.len)
+                             : mpri_write_file_atomic(path, t.text, t.len, err);
+    mpri_text_free(&t);
+    return st;
+}
+
+mpr_status mpri_report_files(const Report *r, Err *err)
+{
+    TRY(write_text(r, r->o->report, mpri_report_json, err));
+    if (r->refused) return MPR_OK;
+    TRY(write_text(r, r->o->annotations, mpri_report_annotations, err));
+    TRY(write_text(r, r->o->dot, mpri_report_dot, err));
+    return write_text(r, r->o->svg, mpri_report_svg, err);
 }
 
 /* ---- one node ---- */

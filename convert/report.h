@@ -12,10 +12,13 @@ typedef struct Report {
     const MixedOptions *o;
     const ImportedModel *model;
     const Verification *verify; /* NULL: not asked for */
+    const char *refused; /* why, or NULL */
     bool changed;
     size_t bytes_before, bytes_after;
 } Report;
 
+/* The files that the options name. */
+mpr_status mpri_report_files(const Report *r, Err *err);
 void mpri_report_json(const Report *r, Text *out);
 void mpri_report_annotations(const Report *r, Text *out);
 void mpri_report_dot(const Report *r, Text *out);

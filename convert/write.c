@@ -104,7 +104,8 @@ static const char *rename_in_node(void *ctx, NameUse use, const char *name, size
     if (w->status != MPR_OK) return NULL;
     if (use == NAME_INPUT) {
         from = n->in[w->at_in];
-        w->status = mpri_name_input(&w->n, n, w->at_in++, &to, w->err);
+        w->status = mpri_name_input(&w->n, n, w->at_in, &to, w->err);
+        n->reads[w->at_in++] = to;
     } else if (use == NAME_OUTPUT) {
         from = n->out[w->at_out++];
         const FileValue *v = mpri_file_value(w->n.f, from);

@@ -176,8 +176,8 @@ static mpr_status check_policy(const mpr_convert_options *o, const Profile *p, E
     if (!option && o->verify) option = "verify";
     if (!option && o->annotate) option = "annotate";
     if (!option && o->annotations) option = "annotations";
-    if (!option && o->report) option = "report";
-    if (!option && (o->dot || o->svg)) option = "dot and svg";
+    if (!option && o->to == MPR_FLOAT32 && (o->report || o->dot || o->svg))
+        option = "report, dot and svg of the way back";
     if (!option && o->io && o->io[0]) option = "io";
     if (!option) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE, "%s: only with the profile paint, not with '%s'", option,
@@ -300,6 +300,10 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
                 .strict = o.strict,
                 .explain = o.explained ? o.explain : NULL,
                 .explained = o.explained,
+                .report = o.report,
+                .dot = o.dot,
+                .svg = o.svg,
+                .echo = o.echo,
             };
             status = mpri_convert_file(model->m, path, &co, &r, err);
         }

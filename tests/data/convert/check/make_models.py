@@ -200,3 +200,9 @@ shaped("shape_loop", [N("Loop", ["n0", "", "f1"], ["unused"], "loop",
                         body=body("b", [N("Identity", ["c"], ["d"]), N("Identity", ["s"], ["s1"])], [value("i", [], INT64), value("c", [], BOOL), value("s", [1])],
                                   [value("d", [], BOOL), value("s1", [1])]))])
 shaped("shape_elsewhere", [N("Mul", ["n0", "n0"], ["unused"])])
+
+chain = ["s"] + [f"r{k}" for k in range(100)]
+save("long_chain", [N("MatMul", ["x", "W"], ["h"], "mm"), N("Softmax", ["h"], ["s"], "soft")] +
+     [N("Relu", [a], [b], b) for a, b in zip(chain, chain[1:])] + [N("Exp", ["r99"], ["y"], "end")], [W])
+save("sequence", [N("MatMul", ["x", "W"], ["h"], "mm"), N("SequenceConstruct", ["h", "h"], ["q"], "make"),
+                  N("SequenceAt", ["q", "one"], ["k"], "at"), N("MatMul", ["k", "V"], ["y"], "end")], [W, V, const("one", 1, np.int64)])

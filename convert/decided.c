@@ -1,0 +1,155 @@
+/* Reports of a conversion operator by operator, in the form of those of the painter: the units of
+ * the file, coloured as the autocast pass decided.
+ *
+ * The trap: a node of the file may be a part of what the passes recovered, or be folded away. Then
+ * nothing is decided for it, and it stays as it was. */
+#include <string.h>
+
+#include "convert/decide.h"
+#include "convert/report.h"
+#include "passes/profile.h"
+
+typedef struct Decided {
+    const FileGraph *f;
+    const ConvertOptions *o;
+    Mix m;
+    Pool pool;
+    Paint paint;
+    Rewrite rewrite;
+} Decided;
+
+/* A rule of the user, else the place of the operator on the base list. */
+static MixReason reason_of(const Decided *d, const FileNodeIO *n, bool low)
+{
+    const Profile *p = d->o->profile;
+    bool by_rule;
+    CastClass cls = mpri_profile_decide(p, n->by, &by_rule).cls;
+    for (int i = p->n - 1; by_rule && i >= 0; i--)
+        if (mpri_profile_step(p, n->by, i))
+            return p->rules[i].kind == PROFILE_OP ? WHY_OP : WHY_NAME;
+    if (low) return cls == CAST_LOW ? WHY_ALLOW : cls == CAST_WIDEST ? WHY_BETWEEN : WHY_SPREAD;
+    return cls == CAST_FP32 ? WHY_DENY : cls == CAST_LOW ? WHY_TABLE : WHY_FAR;
+}
+
+static bool stays(const MixUnit *u)
+{
+    return u->pinned && (u->pin == WHY_FIXED || u->pin == WHY_TABLE || u->pin == WHY_FUNCTION);
+}
+
+static void colour(Decided *d, const MixNode *node, const FileNodeIO *n)
+{
+    bool low = mpri_dtype_is_low(n->compute);
+    for (int i = 0; i < node->n_units; i++) {
+        MixUnit *u = node->units[i];
+        u->detail = n->by ? n->by->why : NULL;
+        if (low && n->runs == n->compute && !stays(u)) u->is = n->runs;
+        if (stays(u)) u->why = u->pin;
+        else if (!n->by || n->compute == MPR_DTYPE_NONE) u->why = u->pinned ? u->pin : WHY_FAR;
+        else u->why = low && n->runs != n->compute ? WHY_TABLE : reason_of(d, n, low);
+    }
+    for (int k = 0; k < node->n_in; k++) /* inputs that keep their type beside low data */
+        if (k < 32 && (n->own >> k & 1) && node->in_unit[k]) node->in_unit[k]->is = MPR_FLOAT32;
+}
+
+static void colour_all(Decided *d)
+{
+    for (int i = 0; i < d->m.n_units; i++) {
+        MixUnit *u = d->m.units[i];
+        u->why = u->pinned ? u->pin : u->node->scope->outer ? WHY_FLOW : WHY_FAR;
+    }
+    for (int i = 0; i < d->m.top->n_nodes && i < d->f->n_nodes; i++)
+        colour(d, d->m.top->nodes[i], &d->f->nodes[i]);
+    for (int i = 0; i < d->m.n_values; i++) {
+        MixValue *v = d->m.values[i];
+        const FileValue *made = v->scope->outer ? NULL : mpri_file_value(d->f, v->name);
+        v->now = v->held = made && made->held ? made->held : v->type.elem;
+    }
+}
+
+/* ---- the Casts ---- */
+
+static bool reads(const FileNodeIO *n, const char *name, int k)
+{
+    return n->reads && n->reads[k] && !strcmp(n->reads[k], name);
+}
+
+static void add_cast(Decided *d, const FileValue *v, const Made *made)
+{
+    RewriteCast *c = mpri_pool_take(&d->pool, sizeof *c);
+    const char *from = made->from ? made->from : v->name;
+    *c = (RewriteCast){.name = made->name, .value = v->name, .scope = "", .to = made->type};
+    c->from = v->held;
+    c->consumers = v->output && !strcmp(made->to, v->name);
+    for (const Made *other = v->first; other; other = other->next) {
+        if (!strcmp(other->to, from)) c->from = other->type;
+        c->consumers += other->from && !strcmp(other->from, made->to);
+    }
+    for (int i = 0; i < d->f->n_nodes; i++)
+        for (int k = 0; k < d->f->nodes[i].n_in; k++) {
+            if (!reads(&d->f->nodes[i], made->to, k)) continue;
+            c->consumers++;
+            if (!c->reader) c->reader = d->m.top->nodes[i];
+        }
+    if (!c->consumers) c->consumers = 1; /* in a body */
+    if (d->rewrite.last) d->rewrite.last->next = c;
+    else d->rewrite.list = c;
+    d->rewrite.last = c;
+    d->rewrite.casts++;
+}
+
+static void find_casts(Decided *d)
+{
+    for (int i = 0; i < d->f->n_values; i++)
+        for (const Made *made = d->f->values[i].first; made; made = made->next)
+            if (made->from) add_cast(d, &d->f->values[i], made);
+}
+
+/* ---- */
+
+static void tell_unmatched(Decided *d)
+{
+    const char *const *left = mpri_profile_unmatched(d->o->profile, d->pool.arena);
+    d->paint.m = &d->m;
+    for (; *left; left++)
+        mpri_paint_warn(&d->paint, "unmatched", *left, 0, "the rule matches no node");
+}
+
+static mpr_status write_all(Decided *d, const DecidedFile *file, Err *err)
+{
+    const ConvertOptions *o = d->o;
+    MixedOptions mo = {.to = o->to, .report = o->report, .dot = o->dot, .svg = o->svg,
+                       .echo = o->echo, .alloc = o->alloc, .paint = {.policy = o->profile}};
+    Report report = {.m = &d->m, .paint = &d->paint, .rewrite = &d->rewrite, .o = &mo,
+                     .model = d->f->m, .changed = file->changed,
+                     .bytes_before = file->before, .bytes_after = file->after};
+    size_t outside;
+    const Source *s = d->f->m->source;
+    d->m = (Mix){.pool = &d->pool, .source = d->f->m->source, .to = o->to};
+    d->m.model = mpri_tree_parse(&d->pool, TREE_MODEL, s->bytes, s->size);
+    outside = mpri_mix_outside(d->m.model);
+    report.bytes_before += outside;
+    report.bytes_after += outside;
+    mpri_mix_read(&d->m);
+    mpri_mix_units(&d->m);
+    colour_all(d);
+    find_casts(d);
+    tell_unmatched(d);
+    return mpri_report_files(&report, err);
+}
+
+mpr_status mpri_decided_report(const FileGraph *f, const ConvertOptions *o,
+                               const DecidedFile *file, Err *err)
+{
+    Arena arena;
+    if (!o->report && !o->dot && !o->svg) return MPR_OK;
+    mpri_arena_init(&arena, o->alloc, 0);
+    Decided *d = mpri_arena_alloc(&arena, sizeof *d);
+    if (!d) {
+        mpri_arena_destroy(&arena);
+        return mpri_err_nomem(err, sizeof *d);
+    }
+    *d = (Decided){.f = f, .o = o, .pool = {.arena = &arena}};
+    mpr_status st = setjmp(d->pool.full) ? mpri_err_nomem(err, 0) : write_all(d, file, err);
+    mpri_arena_destroy(&arena);
+    return st;
+}

@@ -107,6 +107,7 @@ mpr_status mpri_pass_attention(PassCtx *, Graph *, bool *, Err *); /* MatMul, So
 mpr_status mpri_pass_running(PassCtx *, Graph *, bool *, Err *);   /* updates of running statistics */
 mpr_status mpri_pass_autodiff(PassCtx *, Graph *, bool *, Err *);
 mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Gemm, Linear -> FusedMatMul; transposes into it */
+mpr_status mpri_pass_recompute(PassCtx *, Graph *, bool *, Err *); /* 16-bit values that backward can make again */
 mpr_status mpri_pass_fuse(PassCtx *, Graph *, bool *, Err *);      /* bias + activation epilogues, casts into kernels */
 mpr_status mpri_pass_schedule(PassCtx *, Graph *, bool *, Err *);  /* order that frees memory early */
 

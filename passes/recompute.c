@@ -1,6 +1,5 @@
 /* What is cheap to compute again is not kept for the backward pass (Chen et al., Training Deep Nets
- * with Sublinear Memory Cost, arXiv 1604.06174, section 4.1, with activations as the only thing
- * dropped).
+ * with Sublinear Memory Cost, arXiv 1604.06174: results of low cost are dropped).
  *
  * Where scores and probabilities have 16 bits, the pair of products around a Softmax is not one
  * Attention, so its f32 probabilities and their 16-bit copy would live until the backward pass; so

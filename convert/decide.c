@@ -139,6 +139,8 @@ static mpr_status decide_node(Decide *d, int i, Err *err)
     n->wide = mpri_schema_refuses(n->op_type, d->f->opset, n->runs) & ~n->own;
     n->rounds_in = !mpri_schema_takes(n->op_type, d->f->opset, n->runs);
     if (n->rounds_in || lifted(d, n, by, own)) n->runs = MPR_FLOAT32;
+    for (int k = 0; n->runs == MPR_FLOAT32 && names_op(n, by) && k < n->n_in && k < 32; k++)
+        if (fixed(by, k)) n->own |= 1u << k; /* f32 beside low data: there is nothing to round */
     return n->runs == MPR_FLOAT32 ? MPR_OK : find_saturated(d, n, by, err);
 }
 

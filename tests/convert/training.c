@@ -38,6 +38,7 @@ static const Case cases[] = {
     {"convert/if_constant.onnx", NULL, NULL, "cross-entropy", NULL},
     {"convert/function.onnx", NULL, NULL, "cross-entropy", NULL},
     {"convert/bodies.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"oracle/cnn/model_ts_op14.onnx", "oracle/cnn/train.npz", NULL, "cross-entropy", NULL},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

@@ -230,14 +230,21 @@ static mpr_status round_output(Autocast *a, Node *n, DType t)
 
 /* ---- nodes ---- */
 
+/* The type that the file says for v; a rounded output stands for what its node wrote. */
+static DType declared_type(const Autocast *a, const Value *v)
+{
+    const Node *d = mpri_def(v);
+    if (v->id >= a->n_values && mpri_is(d, OP_Cast) && d->why == mpri_autocast_inside) v = d->in[0];
+    return v->id < a->n_values ? a->declared[v->id] : v->dtype;
+}
+
 /* Fixed types: inputs go back to what was declared. A Cast takes any type. */
 static mpr_status fixed(Autocast *a, Node *n, const char *why)
 {
     for (int k = 0; k < n->n_in && !mpri_is(n, OP_Cast); k++) {
         Value *v = n->in[k];
-        if (!mpri_prepare_eligible(v) || v->id >= a->n_values || v->dtype == a->declared[v->id])
-            continue;
-        TRY(cast_to(a, v, a->declared[v->id], false, why, &v));
+        if (!mpri_prepare_eligible(v) || v->dtype == declared_type(a, v)) continue;
+        TRY(cast_to(a, v, declared_type(a, v), false, why, &v));
         mpri_node_set_input(n, k, v);
     }
     return mpri_infer_node(a->g, n, a->err);
@@ -297,10 +304,9 @@ static mpr_status outputs(Autocast *a)
 {
     for (int i = 0; i < a->g->n_outputs; i++) {
         Value *v = a->g->outputs[i].value, *to;
-        if (!mpri_prepare_eligible(v) || v->id >= a->n_values || v->dtype == a->declared[v->id])
-            continue;
-        TRY(cast_to(a, v, a->declared[v->id], false, "graph outputs keep their declared type",
-                    &to));
+        DType t = mpri_prepare_eligible(v) ? declared_type(a, v) : v->dtype;
+        if (v->dtype == t) continue;
+        TRY(cast_to(a, v, t, false, "graph outputs keep their declared type", &to));
         a->g->outputs[i].value = to;
         v->n_outputs--;
         to->n_outputs++;

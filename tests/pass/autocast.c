@@ -312,12 +312,14 @@ static void test_inexact_scalar(void **state)
     (void)state;
     TestGraph t;
     test_graph_open(&t, MM "const c: f32[] = 0.1\nscaled = Mul(h, c)\nb = Greater(h, c)\n"
-                           "y = Where(b, scaled, h)\noutput y = y\n}\n");
+                           "y = Where(b, scaled, h)\nz = Mul(y, c)\noutput y = y\noutput z = z\n}\n");
     cast(&t, "torch-cuda", NULL, MPR_FLOAT16);
     assert_int_equal(type_of(&t, "scaled"), MPR_FLOAT16);
     assert_int_equal(type_of(&t, "b"), MPR_BOOL);
     assert_int_equal(node_of(&t, "b")->in[0]->dtype, MPR_FLOAT32);
     assert_int_equal(node_of(&t, "b")->in[1]->dtype, MPR_FLOAT32);
+    for (int i = 0; i < t.g->n_outputs; i++) /* rounded, and f32 as the file says */
+        assert_int_equal(t.g->outputs[i].value->dtype, MPR_FLOAT32);
     test_graph_close(&t);
 }
 

@@ -10,28 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define assert_call(call, handle)                                                                  \
-    do {                                                                                           \
-        if ((call) != MPR_OK) {                                                                    \
-            mpr_error error_ = mpr_last_error(handle);                                             \
-            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message,             \
-                     error_.where, error_.advice);                                                 \
-        }                                                                                          \
-    } while (0)
-
-/* A fresh folder below /tmp; remove_folder takes it away again. */
+/* A fresh folder below /tmp; test_remove_folder takes it away again. */
 static inline void make_folder(char folder[64])
 {
     strcpy(folder, "/tmp/mpr-convert-XXXXXX");
     assert_non_null(mkdtemp(folder));
-}
-
-static inline void remove_folder(const char *folder)
-{
-    char command[160];
-    assert_true(!strncmp(folder, "/tmp/mpr-convert-", 17));
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    assert_int_equal(system(command), 0);
 }
 
 /* "folder/name"; one of four buffers. */
@@ -128,7 +111,7 @@ static inline int teardown(void **state)
 {
     Fixture *f = *state;
     mpr_context_destroy(f->ctx);
-    remove_folder(f->folder);
+    test_remove_folder(f->folder);
     return 0;
 }
 

@@ -159,7 +159,7 @@ static void compare(const Case *c, const char *profile, mpr_dtype type)
                      c->model, profile, i, plain.loss[i], mixed.loss[i], plain.norm[i],
                      mixed.norm[i], plain.scale[i], mixed.scale[i]);
     assert_same_weights(&plain, &mixed);
-    remove_folder(folder);
+    test_remove_folder(folder);
 }
 
 static void f16_torch_cuda(void **state)
@@ -234,7 +234,7 @@ static void four_ways(const Case *c, mpr_dtype type)
         mpri_import_destroy(a, mpri_alloc_default());
         mpri_import_destroy(b, mpri_alloc_default());
     }
-    remove_folder(folder);
+    test_remove_folder(folder);
 }
 
 static void painted(void **state)

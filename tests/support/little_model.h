@@ -5,15 +5,6 @@
 #include <mpr.h>
 #include "tests/support/support.h"
 
-#define assert_call(call, handle)                                                                  \
-    do {                                                                                           \
-        if ((call) != MPR_OK) {                                                                    \
-            mpr_error error_ = mpr_last_error(handle);                                             \
-            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message,             \
-                     error_.where, error_.advice);                                                 \
-        }                                                                                          \
-    } while (0)
-
 typedef struct LittleNode {
     const char *op, *name, *in, *out; /* separated by blanks */
     const char *attr;                 /* one attribute, or NULL: "axis=1" (an int), "axes=1,2" */

@@ -25,6 +25,14 @@ void test_assert_error(mpr_status code, const Err *err, const char *const *words
         }
 }
 
+void test_remove_folder(const char *path)
+{
+    char command[512];
+    assert_true(!strncmp(path, "/tmp/mpr-", 9) && !strchr(path, '\''));
+    assert_true(snprintf(command, sizeof command, "rm -rf '%s'", path) < (int)sizeof command);
+    assert_int_equal(system(command), 0);
+}
+
 const char *test_data(const char *name)
 {
     static char path[8][512];

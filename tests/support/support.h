@@ -16,6 +16,19 @@ void test_assert_ok(mpr_status status, const Err *err, const char *file, int lin
 void test_assert_error(mpr_status code, const Err *err, const char *const *words, const char *file, int line);
 #define assert_error(code, err, ...) test_assert_error((code), (err), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 
+/* The same for a call of mpr.h, whose handle knows the error. */
+#define assert_call(call, handle)                                                                  \
+    do {                                                                                           \
+        if ((call) != MPR_OK) {                                                                    \
+            mpr_error error_ = mpr_last_error(handle);                                             \
+            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message,             \
+                     error_.where, error_.advice);                                                 \
+        }                                                                                          \
+    } while (0)
+
+/* Takes away a folder below /tmp that a test has made. */
+void test_remove_folder(const char *path);
+
 /* Folder with the test data (MPR_TEST_DATA). */
 const char *test_data(const char *name);
 

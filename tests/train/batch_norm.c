@@ -76,13 +76,6 @@ static void name_run(Run *run, const char *name)
     snprintf(run->out, sizeof(run->out), "/tmp/mpr-bn-%s-%ld", name, (long)getpid());
 }
 
-static void remove_run(const Run *run)
-{
-    char command[160];
-    snprintf(command, sizeof(command), "rm -rf '%s'", run->out);
-    assert_int_equal(system(command), 0);
-}
-
 static double logged(const Run *run, const char *key, bool last)
 {
     char quoted[64];
@@ -156,7 +149,7 @@ static void as_pytorch(void **state)
             if (!(fabs((double)have[i] - w[i]) < 2e-5 * (1 + fabs(w[i]))))
                 fail_msg("%s[%d] is %g, expected %g", statistics[k], i, (double)have[i], w[i]);
     }
-    remove_run(&run);
+    test_remove_folder(run.out);
     mpr_context_destroy(ctx);
 }
 
@@ -192,7 +185,7 @@ static void autocast_as_pytorch(void **state)
             if (!(fabs((double)run.loss[i] - want[k / 2].loss[i]) < 1e-6))
                 fail_msg("%s, %s, step %d: loss %.9g, expected %.9g", want[k / 2].flag,
                          profiles[k % 2], i, (double)run.loss[i], want[k / 2].loss[i]);
-        remove_run(&run);
+        test_remove_folder(run.out);
     }
 }
 
@@ -207,8 +200,8 @@ static void merged(void **state)
     train(&shared, "batch_norm/model_merged.onnx", 1, on);
     assert_memory_equal(plain.loss, shared.loss, sizeof plain.loss);
     assert_true(logged(&plain, "eval_loss", true) == logged(&shared, "eval_loss", true));
-    remove_run(&plain);
-    remove_run(&shared);
+    test_remove_folder(plain.out);
+    test_remove_folder(shared.out);
 }
 
 static void same_bytes(const Run *a, const Run *b)
@@ -250,9 +243,9 @@ static void threads_and_resume(void **state)
     flags[9] = checkpoint;
     train(&parts, "batch_norm/model.onnx", 2, flags);
     same_bytes(&one, &parts);
-    remove_run(&one);
-    remove_run(&four);
-    remove_run(&parts);
+    test_remove_folder(one.out);
+    test_remove_folder(four.out);
+    test_remove_folder(parts.out);
 }
 
 static void frozen(void **state)
@@ -267,7 +260,7 @@ static void frozen(void **state)
         exported(run.out, statistics[k], v, 4);
         for (int i = 0; i < 4; i++) assert_true(v[i] == (float)(k % 2));
     }
-    remove_run(&run);
+    test_remove_folder(run.out);
 }
 
 int main(void)

@@ -98,13 +98,6 @@ static void train(Run *run, const char *model_file, const char *data, const char
 #define TRAIN(run, model, data, ...) \
     train(run, model, data, (const char *const[]){__VA_ARGS__, NULL})
 
-static void clean(Run *run)
-{
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", run->out);
-    assert_int_equal(system(command), 0);
-}
-
 /* ---- rows ---- */
 
 /* Skips at a start scale far too high do not advance the schedule; by updates it ends at 0. */
@@ -127,7 +120,7 @@ static void schedule_follows_updates(void **state)
         assert_true(run.step[i].outcome != MPR_STEP_SKIPPED || run.step[i].first_bad != NULL);
     }
     assert_non_null(strstr(run.log, "loss scale found: "));
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 /* 5 batches in windows of 2, 2 epochs: three updates an epoch, the last is one batch's mean. */
@@ -150,7 +143,7 @@ static void window_ends_with_the_epoch(void **state)
                 1e-5f * single.step[4].grad_norm);
     assert_true(fabsf(run.step[5].grad_norm - run.step[2].grad_norm) <
                 1e-5f * run.step[2].grad_norm);
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 /* NaN from step 5 on: shown as NaN, counted, the first one named; --nan-forward stop ends there. */
@@ -175,7 +168,7 @@ static void nan_is_shown(void **state)
     assert_int_equal(run.status, MPR_E_NONFINITE);
     assert_non_null(strstr(run.error, "step 5"));
     assert_int_equal(run.n, 4);
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 /* float32 -> float16 -> float32: a fresh scaler with a notice, then its state ignored with one. */
@@ -197,7 +190,7 @@ static void precision_changes_on_resume(void **state)
     assert_int_equal(run.status, MPR_OK);
     assert_true(run.step[0].scale == 1);
     assert_non_null(strstr(run.log, "the saved dynamic loss scale is ignored"));
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 /* A checkpoint at the end of an epoch of a net with dropout: the run that goes on from it is the
@@ -225,8 +218,8 @@ static void dropout_at_an_epoch_end(void **state)
     for (int i = 0; i < part.n; i++)
         assert_true(part.step[i].loss == whole.step[half + i].loss &&
                     part.step[i].scale == whole.step[half + i].scale);
-    clean(&whole);
-    clean(&part);
+    test_remove_folder(whole.out);
+    test_remove_folder(part.out);
 }
 
 static int stats_lines(const char *folder, int from[16])
@@ -280,7 +273,7 @@ static void statistics_survive_a_resume(void **state)
           "resume-from-checkpoint", from);
     assert_int_equal(run.status, MPR_OK);
     assert_int_equal(stats_lines(run.out, step), 2);
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 /* A number that is 0 in float32 is refused, not taken for a default. */
@@ -294,7 +287,7 @@ static void scale_too_small_for_float32(void **state)
               "save-strategy", "no", names[i], "1e-50");
         assert_int_equal(run.status, MPR_E_USAGE);
     }
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 int main(void)

@@ -68,14 +68,6 @@ static void folder_name(char buf[64], const char *name)
     snprintf(buf, 64, "/tmp/mpr-ckpt-%s-%ld", name, (long)getpid());
 }
 
-static void remove_folder(const char *path)
-{
-    char command[160];
-    assert_true(!strncmp(path, "/tmp/mpr-ckpt-", 14));
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 /* Saved after any number of micro-batches, the next 20 give the weights of the uninterrupted
  * run. */
 static void exact_resume(void **state)
@@ -104,7 +96,7 @@ static void exact_resume(void **state)
         assert_memory_equal(whole, parts, sizeof(whole));
         loop_close(&b);
     }
-    remove_folder(folder);
+    test_remove_folder(folder);
     digits_close(&d);
 }
 
@@ -131,8 +123,8 @@ static void saved_twice(void **state)
         assert_int_equal(system(command), 0);
     }
     loop_close(&a);
-    remove_folder(first);
-    remove_folder(second);
+    test_remove_folder(first);
+    test_remove_folder(second);
     digits_close(&d);
 }
 
@@ -208,7 +200,7 @@ static void damage(void **state)
     }
     assert_call(mpr_prepared_load(l.p, folder), l.p); /* whole again */
     loop_close(&l);
-    remove_folder(folder);
+    test_remove_folder(folder);
     digits_close(&d);
 }
 
@@ -234,7 +226,7 @@ static void other_runs(void **state)
     assert_int_equal(mpr_prepared_load(b.p, "/tmp/mpr-no-such-folder"), MPR_E_CHECKPOINT);
     assert_int_equal(mpr_prepared_save(b.p, "/nonexistent/folder"), MPR_E_IO);
     loop_close(&b);
-    remove_folder(folder);
+    test_remove_folder(folder);
     digits_close(&d);
 }
 

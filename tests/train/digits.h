@@ -8,15 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define assert_call(call, handle)                                                                  \
-    do {                                                                                           \
-        if ((call) != MPR_OK) {                                                                    \
-            mpr_error error_ = mpr_last_error(handle);                                             \
-            fail_msg("%s: %s | %s | %s", mpr_status_text(error_.code), error_.message,             \
-                     error_.where, error_.advice);                                                 \
-        }                                                                                          \
-    } while (0)
-
 typedef struct Digits {
     mpr_context *ctx;
     mpr_model *model;

@@ -125,13 +125,6 @@ static void *model_of(const Run *run, size_t *n)
     return bytes;
 }
 
-static void clean(const Run *run)
-{
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", run->out);
-    assert_int_equal(system(command), 0);
-}
-
 static void statistics(void **state)
 {
     (void)state;
@@ -156,7 +149,7 @@ static void statistics(void **state)
     assert_non_null(strstr(run.log, "% subnormal"));
     train(&run, "16777216", "tensor-stats", "2");
     assert_non_null(strstr(run.log, "is too high"));
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 static void frames(void **state)
@@ -174,7 +167,7 @@ static void frames(void **state)
     assert_non_null(strstr(run.log, "6.00e+04 input  x"));
     assert_non_null(strstr(run.log, "inf output"));
     assert_non_null(strstr(run.error, "step 4: the forward pass is not finite from node '/net/"));
-    clean(&run);
+    test_remove_folder(run.out);
 }
 
 int main(void)

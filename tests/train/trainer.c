@@ -56,14 +56,6 @@ static int64_t on_batch(void *user, mpr_session *s, int64_t epoch, int64_t batch
     return 8;
 }
 
-static void remove_folder(const char *path)
-{
-    char command[160];
-    assert_true(!strncmp(path, "/tmp/mpr-", 9));
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 static void run_named(Run *run, const char *name)
 {
     snprintf(run->out, sizeof(run->out), "/tmp/mpr-%s-%ld", name, (long)getpid());
@@ -172,7 +164,7 @@ static void learns(void **state)
         assert_non_null(strstr(log, "\"eval_f1\": "));
         assert_non_null(strstr(log, "\"train_runtime\": "));
         free(log);
-        remove_folder(run.out);
+        test_remove_folder(run.out);
     }
 }
 
@@ -244,8 +236,8 @@ static void same_bits(void **state)
     assert_int_equal(parts.result.skipped, whole.result.skipped);
     same_file(whole.out, parts.out, "model.onnx");
     same_file(whole.out, parts.out, "checkpoint-20/optimizer.safetensors");
-    remove_folder(whole.out);
-    remove_folder(parts.out);
+    test_remove_folder(whole.out);
+    test_remove_folder(parts.out);
 }
 
 /* A batch with a NaN is skipped; the run ends as one that never saw it. */
@@ -279,7 +271,7 @@ static void poisoned_batch(void **state)
     assert_non_null(strstr(log, "\"loss\": \"nan\""));
     assert_non_null(strstr(log, "input 'x' is NaN at element 100"));
     free(log);
-    remove_folder(bad.out);
+    test_remove_folder(bad.out);
 }
 
 static void diverges(void **state)
@@ -326,7 +318,7 @@ static void diverges(void **state)
                           NULL};
     train(&run, 1, false, stop);
     assert_int_equal(run.status, MPR_E_NONFINITE);
-    remove_folder(run.out);
+    test_remove_folder(run.out);
 }
 
 static void refuses_contradictions(void **state)
@@ -388,7 +380,7 @@ static void pruning_and_patience(void **state)
     for (struct dirent *e; (e = readdir(dir));) n += !strncmp(e->d_name, "checkpoint-", 11);
     closedir(dir);
     assert_int_equal(n, 2);
-    remove_folder(run.out);
+    test_remove_folder(run.out);
 }
 
 /* The export comes last, so that it would fall on an input is found before the first step. */
@@ -426,7 +418,7 @@ static void failed_save_goes_on(void **state)
     assert_int_equal(run.saves, 2);
     snprintf(path, sizeof(path), "%s/checkpoint-6/state.json", run.out);
     assert_int_equal(access(path, F_OK), 0);
-    remove_folder(run.out);
+    test_remove_folder(run.out);
 }
 
 int main(void)

@@ -1,0 +1,75 @@
+/* What a conversion leaves behind: reports, and the model with its data files, all or none. */
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "convert/mixed_state.h"
+#include "convert/report.h"
+
+static mpr_status explain(Mixed *c, const Report *report)
+{
+    Text t;
+    if (!c->o->explain) return MPR_OK;
+    mpri_text_init(&t, c->o->alloc);
+    if (!mpri_report_explain(report, c->o->explain, &t)) {
+        mpri_text_free(&t);
+        mpri_err_set(c->err, MPR_E_USAGE, "the model has no node '%s'",
+                     mpri_err_name(c->o->explain));
+        return mpri_err_advice(c->err, "name a node, =VALUE for what makes a value, or a path");
+    }
+    if (t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(c->err, t.len);
+    }
+    *c->o->explained = t.text;
+    return MPR_OK;
+}
+
+mpr_status mpri_mixed_reports(Mixed *c, size_t bytes)
+{
+    Report report = {.m = &c->mix, .paint = &c->paint, .rewrite = &c->rewrite, .o = c->o,
+                     .verify = c->plain ? &c->verified : NULL,
+                     .model = c->given, .changed = c->r->changed,
+                     .bytes_before = c->bytes_before, .bytes_after = bytes};
+    TRY(explain(c, &report));
+    c->reported = true;
+    return mpri_report_files(&report, c->err);
+}
+
+void mpri_mixed_refusal(Mixed *c)
+{
+    Err second = {0};
+    Report report = {.m = &c->mix, .paint = &c->paint, .o = c->o, .model = c->given,
+                     .refused = c->err->message, .bytes_before = c->bytes_before,
+                     .bytes_after = c->bytes_before};
+    if (c->image || c->reported || !c->mix.model) return;
+    jmp_buf outer;
+    memcpy(outer, c->pool.full, sizeof outer);
+    if (!setjmp(c->pool.full)) (void)mpri_report_files(&report, &second);
+    memcpy(c->pool.full, outer, sizeof outer);
+    mpri_err_clear(&second);
+}
+
+mpr_status mpri_mixed_write(Mixed *c, const char *path, const Piece *pieces, int n)
+{
+    const char *data = mpri_pool_print(&c->pool, "%s.data", path);
+    struct stat st;
+    bool fresh = stat(data, &st) != 0;
+    TRY(mpri_source_unchanged(c->given->source, c->err));
+    mpr_status status = MPR_OK;
+    if (c->n_data) status = mpri_write_pieces_atomic(data, c->data, c->n_data, c->err);
+    for (int i = 0; i < c->n_copies && status == MPR_OK; i++) {
+        Piece whole = {.bytes = NULL};
+        if (!c->copies[i].map || !c->copies[i].fresh) continue;
+        whole = (Piece){.bytes = c->copies[i].map->bytes, .n = c->copies[i].map->size,
+                        .source = c->given->source};
+        status = mpri_write_pieces_atomic(c->copies[i].path, &whole, 1, c->err);
+        c->copies[i].written = status == MPR_OK;
+    }
+    if (status == MPR_OK) status = mpri_write_pieces_atomic(path, pieces, n, c->err);
+    if (status == MPR_OK) return status;
+    if (c->n_data && fresh) unlink(data);
+    for (int i = 0; i < c->n_copies; i++)
+        if (c->copies[i].written) unlink(c->copies[i].path);
+    return status;
+}

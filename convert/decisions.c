@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "convert/casts.h"
 #include "convert/report.h"
 #include "importer/wire.h"
 #include "passes/profile.h"
@@ -310,7 +311,7 @@ static mpr_status read_unit(Reader *r, MixUnit *u, const json_t *o)
     const MixUnit *root = mpri_unit_root(u);
     if (!u->legal) return fault(r, u, "cannot be ", is);
     for (const MixUnit *k = root; k; k = k->same)
-        if (k->pinned) return fault(r, k, "has to stay what it is: ", mpri_reason_text(k->pin));
+        if (k->pinned && !k->follows) return fault(r, k, "has to stay what it is: ", mpri_reason_text(k->pin));
     u->is = t;
     return MPR_OK;
 }
@@ -338,6 +339,12 @@ static mpr_status read_node(Reader *r, const json_t *o, size_t index)
     return MPR_OK;
 }
 
+/* A Cast in 16 bits whose neighbours are not. */
+static bool lonely_cast(const Mix *m, const MixUnit *u)
+{
+    return u->follows && u->is == m->to && !mpri_cast_may_be_low(m, u);
+}
+
 static mpr_status check_all(Reader *r)
 {
     for (int i = 0; i < r->m->n_units; i++) {
@@ -346,6 +353,8 @@ static mpr_status check_all(Reader *r)
         if (u->is != root->is)
             return fault(r, u, "must have the type of ",
                          mpri_err_name(unit_name(r->m->pool, root)));
+        if (lonely_cast(r->m, u))
+            return fault(r, u, "has to stay what it is: ", mpri_reason_text(u->pin));
     }
     return MPR_OK;
 }
@@ -361,6 +370,13 @@ static void keep(Reader *r)
             k->why = u->pin;
             k->from = k == u ? NULL : u;
         }
+    }
+    for (int i = 0; i < r->m->n_units; i++) {
+        MixUnit *u = r->m->units[i];
+        if (!lonely_cast(r->m, u)) continue;
+        u->is = u->was.elem;
+        u->why = u->pin;
+        u->from = NULL;
     }
 }
 

@@ -223,6 +223,7 @@ void mpri_paint_apply(MixNode *n, PaintRule kind, MixReason why)
         MixUnit *u = n->units[i];
         u->forced = kind == RULE_FORCE;
         u->asked = kind != RULE_EXCLUDE;
+        u->follows = u->follows && kind != RULE_EXCLUDE;
         if (u->pinned && !u->excluded) {
             if (kind == RULE_EXCLUDE && u->legal && u->pin != WHY_FIXED) u->pin = why;
             continue;

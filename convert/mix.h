@@ -99,6 +99,7 @@ struct MixUnit {
     MixList list;
     bool legal, pinned;
     bool asked, forced, excluded; /* by the user */
+    bool follows;         /* of a Cast of the model, see casts.h: pinned, and yet */
     MixReason pin;        /* why it is pinned, or what put it on its list */
     const char *detail;   /* numbers for people */
     MixReason why;

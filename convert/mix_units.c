@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "convert/casts.h"
+
 static const char *const reason_words[] = {
 #define X(constant, word) word,
     MIX_REASONS(X)
@@ -194,6 +196,7 @@ static void schema_units(Mix *m, MixNode *n)
     pin_unknown(n);
     pin_nested(n);
     pin_fixed(n, n->out_unit);
+    mpri_cast_units(m, n);
     MixUnit *first = NULL;
     for (int i = 0; i < n->n_units && (!keeps_variables_apart(n) || is_like(n->op)); i++) {
         MixUnit *u = n->units[i];

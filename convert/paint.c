@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "convert/casts.h"
+
 typedef struct Colour { /* by number of the unit; only of those that stand for others */
     bool deny, low, up, down, wanted;
 } Colour;
@@ -271,6 +273,7 @@ static mpr_status paint_all(Paint *p)
     spread_low(&t, roots, n);
     if (p->o->min_island > 1) drop_islands(&t, roots, n);
     colour(&t);
+    mpri_casts_follow(m);
     return MPR_OK;
 }
 

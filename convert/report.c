@@ -306,8 +306,9 @@ static void totals(Text *t, const Report *r)
     mpri_print_f64(share, all > 0 ? low / all : 0);
     mpri_text_add(t, "\"totals\": {\"bytes_after\": %zu, \"bytes_before\": %zu, ", r->bytes_after,
                   r->bytes_before);
-    mpri_text_add(t, "\"casts_added\": %d, \"casts_merged\": 0, \"flops_low_share\": %s, "
-                  "\"nodes\": {", r->rewrite ? r->rewrite->casts : 0, share);
+    mpri_text_add(t, "\"casts_added\": %d, \"casts_merged\": %d, \"flops_low_share\": %s, "
+                  "\"nodes\": {", r->rewrite ? r->rewrite->casts : 0,
+                  r->rewrite ? r->rewrite->merged : 0, share);
     mpri_text_add(t, "\"bfloat16\": %d, \"float\": %d, \"float16\": %d, \"other\": %d}}", n_bf16,
                   n_float, n_f16, other);
 }

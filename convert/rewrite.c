@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "convert/casts.h"
 #include "convert/file.h"
 #include "convert/marks.h"
+#include "convert/rewrite_parts.h"
 #include "importer/wire.h"
 
 enum { G_NODE = 1, G_INIT = 5, G_IN = 11, G_OUT = 12, G_INFO = 13 };
@@ -62,33 +64,56 @@ static const char *escaped(Pool *p, const char *name)
 }
 
 /* A model that has been widened is as good as one that never was narrow: it has no marks. */
-static void mark_line(Rewrite *w, const char *prefix, const char *name)
+void mpri_rewrite_mark(Rewrite *w, const char *prefix, const char *name)
 {
     if (w->m->widen) return;
     w->lines = mpri_pool_print(w->m->pool, "%s%s%s", w->lines, prefix,
                                escaped(w->m->pool, name));
 }
 
+void mpri_rewrite_mark_node(Rewrite *w, Tree *node, const char *name, DType type)
+{
+    if (w->m->ir_version >= MPRI_MARK_IR && !w->m->widen) {
+        Tree *entry = mpri_tree_put_tree(w->m->pool, node, 9);
+        mpri_tree_put_text(w->m->pool, entry, 1, MPRI_MARK_NODE);
+        mpri_tree_put_text(w->m->pool, entry, 2, mpri_file_suffix(type));
+    } else {
+        mpri_rewrite_mark(w, "", name);
+    }
+}
+
 /* ---- added nodes ---- */
+
+static void set_text(TreeField *f, const char *text)
+{
+    f->bytes = (const uint8_t *)text;
+    f->len = strlen(text);
+}
+
+static const char *type_word(DType t)
+{
+    return t == MPR_FLOAT16 ? "FLOAT16" : "FLOAT";
+}
 
 /* The target is a number from opset 6 on, before that its name. */
 static void put_target(const Mix *m, Tree *attribute, DType type)
 {
     bool named = m->opset < 6;
     mpri_tree_put_text(m->pool, attribute, 1, "to");
-    if (named) mpri_tree_put_text(m->pool, attribute, 4, type == MPR_FLOAT16 ? "FLOAT16" : "FLOAT");
+    if (named) mpri_tree_put_text(m->pool, attribute, 4, type_word(type));
     else mpri_tree_put_int(m->pool, attribute, 3, type);
     mpri_tree_put_int(m->pool, attribute, 20, named ? 3 : 2);
 }
 
-void mpri_cast_retarget(Mix *m, Tree *cast, DType to)
+void mpri_cast_retarget(Tree *cast, DType to)
 {
     for (int i = 0; i < cast->n; i++) {
-        TreeField *key = cast->f[i].number == 5 && cast->f[i].tree ? mpri_tree_find(cast->f[i].tree, 1)
-                                                                   : NULL;
+        Tree *a = cast->f[i].number == 5 ? cast->f[i].tree : NULL;
+        const TreeField *key = a ? mpri_tree_find(a, 1) : NULL;
         if (!key || !mpri_field_is(key, "to")) continue;
-        cast->f[i].tree = mpri_tree_new(m->pool);
-        put_target(m, cast->f[i].tree, to);
+        TreeField *number = mpri_tree_find(a, 3), *name = mpri_tree_find(a, 4);
+        if (name && name->len) set_text(name, type_word(to));
+        else if (number) number->value = (uint64_t)to;
     }
 }
 
@@ -101,17 +126,11 @@ static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char 
     mpri_tree_put_text(p, n, 3, name);
     mpri_tree_put_text(p, n, 4, "Cast");
     put_target(w->m, mpri_tree_put_tree(p, n, 5), type);
-    if (w->m->ir_version >= MPRI_MARK_IR && !w->m->widen) {
-        Tree *entry = mpri_tree_put_tree(p, n, 9);
-        mpri_tree_put_text(p, entry, 1, MPRI_MARK_NODE);
-        mpri_tree_put_text(p, entry, 2, mpri_file_suffix(type));
-    } else {
-        mark_line(w, "", name);
-    }
+    mpri_rewrite_mark_node(w, n, name, type);
     return n;
 }
 
-static void insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
+void mpri_rewrite_insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
 {
     Pool *p = w->m->pool;
     mpri_pool_grow(p, &w->insertions, w->n_insertions, &w->cap_insertions, sizeof(Insertion));
@@ -119,7 +138,6 @@ static void insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
     w->insertions[w->n_insertions] =
         (Insertion){.scope = s, .after = after, .order = w->n_insertions, .node = node};
     w->n_insertions++;
-    w->casts++;
 }
 
 /* Before opset 6 nothing tells the type of a Cast's output but its declaration. */
@@ -155,9 +173,10 @@ static void note_cast(Rewrite *w, MixScope *s, const MixValue *v, const char *na
     if (w->last) w->last->next = c;
     else w->list = c;
     w->last = c;
+    w->casts++;
 }
 
-static void add_as(Rewrite *w, MixValue *v, MixScope *s, DType type, const char *name,
+void mpri_rewrite_as(Rewrite *w, MixValue *v, MixScope *s, DType type, const char *name,
                    RewriteCast *cast)
 {
     MixAs *a = mpri_pool_take(w->m->pool, sizeof *a);
@@ -183,7 +202,7 @@ static const char *version(const MixValue *v, const MixScope *s, DType type)
 
 /* ---- what every use wants ---- */
 
-static DType wanted(const MixValue *v, const MixUse *u)
+DType mpri_rewrite_wanted(const MixValue *v, const MixUse *u)
 {
     if (u->unit) return u->unit->is;
     if (u->node && u->node->any) return v->now;
@@ -191,7 +210,7 @@ static DType wanted(const MixValue *v, const MixUse *u)
     return v->type.elem;
 }
 
-static const char *fresh_name(Rewrite *w, const MixValue *v, DType type)
+const char *mpri_rewrite_fresh(Rewrite *w, const MixValue *v, DType type)
 {
     return mpri_mix_fresh(w->m, mpri_pool_print(w->m->pool, "%s__mpr_%s", v->name,
                                                 mpri_file_suffix(type)));
@@ -201,7 +220,7 @@ static MixScope *scope_of_need(const MixValue *v, const MixUse *use, DType type)
 {
     MixScope *best = use->scope;
     for (const MixUse *u = v->uses; u; u = u->next)
-        if (wanted(v, u) == type && sees(use->scope, u->scope) && sees(best, u->scope))
+        if (mpri_rewrite_wanted(v, u) == type && sees(use->scope, u->scope) && sees(best, u->scope))
             best = u->scope;
     return best;
 }
@@ -209,59 +228,19 @@ static MixScope *scope_of_need(const MixValue *v, const MixUse *use, DType type)
 static void cast_uses(Rewrite *w, MixValue *v)
 {
     for (MixUse *u = v->uses; u; u = u->next) {
-        DType type = wanted(v, u);
+        DType type = mpri_rewrite_wanted(v, u);
         if (type == MPR_DTYPE_NONE || !mpri_mix_castable(type)) continue;
         if (version(v, u->scope, type)) continue;
         MixScope *s = scope_of_need(v, u, type);
-        const char *from = v->fresh ? v->fresh : v->name, *name = fresh_name(w, v, type);
-        insert(w, s, v, make_cast(w, from, name, name, type));
-        note_cast(w, s, v, name, v->now, type);
+        const MixValue *past = mpri_cast_source(v, type), *from = past ? past : v;
+        const char *name = mpri_rewrite_fresh(w, v, type);
+        const char *read = from->fresh ? from->fresh : from->name;
+        mpri_rewrite_insert(w, s, v, make_cast(w, read, name, name, type));
+        note_cast(w, s, v, name, from->now, type);
+        w->merged += past != NULL;
         declare(w, s, v, name, type);
-        add_as(w, v, s, type, name, w->last);
+        mpri_rewrite_as(w, v, s, type, name, w->last);
     }
-}
-
-/* ---- initializers ---- */
-
-static int field_of(const Tree *graph, const Tree *tensor)
-{
-    for (int i = 0; i < graph->n; i++)
-        if (graph->f[i].tree == tensor) return i;
-    return -1;
-}
-
-static void convert_initializer(Rewrite *w, MixValue *v)
-{
-    DType to = w->m->to;
-    MixTensor t;
-    bool low = false, other = false;
-    for (const MixUse *u = v->uses; u; u = u->next) {
-        DType type = wanted(v, u);
-        low = low || type == to;
-        other = other || type != to;
-    }
-    if (!low || !mpri_mix_tensor(w->m, v->tensor, &t)) return;
-    int64_t size = t.n * (int64_t)mpri_dtype_size(t.type), now = t.n * (int64_t)mpri_dtype_size(to);
-    if (!other && !v->pinned && w->infer && v->initializer) {
-        mpri_mix_store(w->m, v->tensor, to, w->saturate || v->saturate);
-        mark_line(w, mpri_pool_print(w->m->pool, "\\w%d:", v->scope->id), v->name);
-        v->now = v->held = to;
-        w->bytes_saved += size - now;
-        return;
-    }
-    if (v->pinned && !v->output) return;
-    Tree *graph = v->scope->graph, *copy = mpri_tree_copy(w->m->pool, v->tensor);
-    const char *name = fresh_name(w, v, to);
-    mpri_mix_store(w->m, copy, to, w->saturate || v->saturate);
-    TreeField *f = mpri_tree_find(copy, 8);
-    if (!f) f = mpri_tree_add(w->m->pool, copy, 8, WIRE_BYTES);
-    f->bytes = (const uint8_t *)name;
-    f->len = strlen(name);
-    mpri_tree_insert(w->m->pool, graph, field_of(graph, v->tensor) + 1, G_INIT, WIRE_BYTES)->tree =
-        copy;
-    mark_line(w, "\\c", name);
-    add_as(w, v, v->scope, to, name, NULL);
-    w->bytes_saved -= now;
 }
 
 /* ---- graph inputs and outputs ---- */
@@ -320,7 +299,7 @@ static mpr_status check_io(Rewrite *w)
 
 static void mark_io(Rewrite *w, const MixValue *v)
 {
-    mark_line(w, mpri_pool_print(w->m->pool, "\\i%d:", (int)v->type.elem), v->name);
+    mpri_rewrite_mark(w, mpri_pool_print(w->m->pool, "\\i%d:", (int)v->type.elem), v->name);
 }
 
 static void settle(Rewrite *w, MixValue *v)
@@ -336,21 +315,15 @@ static void settle(Rewrite *w, MixValue *v)
     if (type != v->type.elem) mark_io(w, v);
     if (type == v->now) return;
     v->held = type;
-    v->fresh = fresh_name(w, v, v->now);
-    insert(w, v->scope, v, make_cast(w, v->fresh, v->name, v->fresh, type));
+    v->fresh = mpri_rewrite_fresh(w, v, v->now);
+    mpri_rewrite_insert(w, v->scope, v, make_cast(w, v->fresh, v->name, v->fresh, type));
     note_cast(w, v->scope, v, v->fresh, v->now, type);
     for (const MixUse *u = v->uses; u; u = u->next) /* the public output and who reads it */
-        w->last->consumers += wanted(v, u) == type || (!u->node && !u->scope->outer);
+        w->last->consumers += mpri_rewrite_wanted(v, u) == type || (!u->node && !u->scope->outer);
     declare(w, v->scope, v, v->fresh, v->now);
 }
 
 /* ---- names into the tree ---- */
-
-static void set_text(TreeField *f, const char *text)
-{
-    f->bytes = (const uint8_t *)text;
-    f->len = strlen(text);
-}
 
 static void count_reader(const MixValue *v, const char *name, const MixNode *n)
 {
@@ -369,7 +342,7 @@ static void rename_node(MixNode *n)
         if (f->number == 1) {
             MixValue *v = n->in[in];
             MixUse use = {.node = n, .scope = n->scope, .at = in, .unit = n->in_unit[in]};
-            DType want = v ? wanted(v, &use) : MPR_DTYPE_NONE;
+            DType want = v ? mpri_rewrite_wanted(v, &use) : MPR_DTYPE_NONE;
             const char *name = v && mpri_mix_castable(want) ? version(v, n->scope, want) : NULL;
             if (name && strcmp(name, v->name)) {
                 set_text(f, name);
@@ -381,6 +354,21 @@ static void rename_node(MixNode *n)
             out++;
         }
     }
+}
+
+/* A Cast of the model that reads a low value without one of ours in between. */
+static bool passes_low(const MixNode *n)
+{
+    const MixUnit *u = n->n_in ? n->in_unit[0] : NULL;
+    return u && u->follows && u->is != u->was.elem;
+}
+
+static void retarget(Rewrite *w, const MixNode *n)
+{
+    const MixUnit *u = n->n_out ? n->out_unit[0] : NULL;
+    if (!u || !u->follows || u->is == u->was.elem || w->m->widen) return;
+    mpri_cast_retarget(n->tree, u->is);
+    mpri_rewrite_mark(w, mpri_pool_print(w->m->pool, "\\r%d:", n->scope->id), n->out[0]->name);
 }
 
 static void retype_scope(Rewrite *w, MixScope *s)
@@ -395,7 +383,7 @@ static void retype_scope(Rewrite *w, MixScope *s)
         if (!v) continue;
         DType type = v->held;
         if (f->number == G_OUT && s->outer && s->output_uses[k]) {
-            type = wanted(v, s->output_uses[k]);
+            type = mpri_rewrite_wanted(v, s->output_uses[k]);
             const char *to = mpri_mix_castable(type) ? version(v, s, type) : NULL;
             if (to && name && strcmp(to, v->name)) count_reader(v, to, NULL);
             if (to && name) set_text(name, to);
@@ -463,10 +451,15 @@ mpr_status mpri_rewrite(Rewrite *w)
         if (v->type.wrap != WRAP_TENSOR || !mpri_mix_castable(v->type.elem)) continue;
         bool stored = w->infer && v->initializer;
         if ((stored || v->saturate) && v->tensor && !v->input && v->type.elem != m->to)
-            convert_initializer(w, v);
+            mpri_rewrite_tensor(w, v);
+        if (w->infer && v->maker && !v->saturate) mpri_rewrite_twin(w, v);
         cast_uses(w, v);
     }
-    for (int i = 0; i < m->n_nodes; i++) rename_node(m->nodes[i]);
+    for (int i = 0; i < m->n_nodes; i++) {
+        rename_node(m->nodes[i]);
+        retarget(w, m->nodes[i]);
+        w->merged += passes_low(m->nodes[i]);
+    }
     for (int i = 0; i < m->n_scopes; i++) retype_scope(w, m->scopes[i]);
     put_all(w);
     put_marks(w);

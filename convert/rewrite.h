@@ -18,9 +18,8 @@ typedef struct Rewrite {
     const char *const *io; /* "NAME=TYPE", NULL-terminated; may be NULL */
     bool infer;            /* initializers may change */
     bool saturate;
-    int casts;
+    int casts, merged;     /* added; that were spared beside Casts of the model */
     RewriteCast *list, *last;
-    int64_t bytes_saved;
     Err *err;
     /* private */
     Tree *marks;
@@ -37,8 +36,8 @@ void mpri_rewrite_undo(Mix *m, int *n);
 void mpri_rewrite_retype(const Mix *m);
 /* Takes out the narrowing Casts that are in the model; m has been read and is stale afterwards. */
 int mpri_drop_rounding(Mix *m);
-/* The target of a Cast, in the form of the model's opset. */
-void mpri_cast_retarget(Mix *m, Tree *cast, DType to);
+/* The target of a Cast, in the form that it has. */
+void mpri_cast_retarget(Tree *cast, DType to);
 /* Element type of a ValueInfoProto. */
 void mpri_info_set(Tree *info, DType elem);
 

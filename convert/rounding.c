@@ -43,7 +43,7 @@ int mpri_drop_rounding(Mix *m)
         count++;
         if (n->out[0]->info) mpri_info_set((Tree *)n->out[0]->info, MPR_FLOAT32);
         if (!can_go(n)) {
-            mpri_cast_retarget(m, n->tree, MPR_FLOAT32);
+            mpri_cast_retarget(n->tree, MPR_FLOAT32);
             continue;
         }
         const TreeField *from = input_field(n, 0); /* behind another one: what that read */

@@ -17,7 +17,7 @@ typedef struct Line { const char *key; bool lost; UT_hash_handle hh; } Line;
 
 typedef struct Undo {
     Mix *m;
-    Line *lines; /* of the list: plain names, "\cNAME", "\wID:NAME", "\iTYPE:NAME" */
+    Line *lines; /* of the list: plain names, "\cNAME", "\wID:NAME", "\rID:NAME", "\iTYPE:NAME" */
     Way *ways;
     Tree *top;
     int n, scopes;
@@ -33,7 +33,7 @@ static Pool *pool(Undo *u)
 
 static void unescape(char *s)
 {
-    bool own = s[0] == '\\' && (s[1] == 'c' || s[1] == 'w' || s[1] == 'i');
+    bool own = s[0] == '\\' && s[1] && strchr("cwir", s[1]);
     char *to = s + (own ? 2 : 0);
     for (s = to; *s; s++) {
         if (*s == '\\' && s[1]) *to++ = *++s == 'n' ? '\n' : *s;
@@ -142,9 +142,11 @@ static bool is_ours(Undo *u, const Tree *node)
     bool cast = !strcmp(op, "Cast");
     if ((!cast && strcmp(op, "Constant")) || !*name || !is_marked(u, node, name)) return false;
     const char *to = mpri_tree_text(pool(u), node, 2);
-    const char *from = cast ? mpri_tree_text(pool(u), node, 1) : origin(u, name);
+    const char *from = cast ? mpri_tree_text(pool(u), node, 1) : NULL, *of = origin(u, name);
+    bool read = !strcmp(name, to); /* instead of what it is named after, whatever it reads itself */
+    if (of && !is_copy(name) && (read || !cast)) from = of;
     if (!from) return false;
-    if (!strcmp(name, to)) return !is_output(u, to) && add_way(u, to, from);
+    if (read) return !is_output(u, to) && add_way(u, to, from);
     return !strcmp(name, from) && add_way(u, from, to);
 }
 
@@ -186,6 +188,10 @@ static void take_out(Undo *u, Tree *g)
             mpri_tree_remove(g, i--);
             u->n++;
         } else {
+            const char *made = mpri_tree_text(pool(u), t, 2);
+            if (u->lines && !strcmp(mpri_tree_text(pool(u), t, 4), "Cast") &&
+                listed(u, mpri_pool_print(pool(u), "\\r%d:%s", id, made)))
+                mpri_cast_retarget(t, MPR_FLOAT32);
             walk_bodies(u, t, take_out);
         }
     }

@@ -335,6 +335,88 @@ def check_retargeted_cast_comes_back(tool):
     assert same(base, back)
 
 
+def settled(tool, m, *flags):
+    """Converted; a second run changes nothing, decisions kept beside the file do the same, and the way back is exact."""
+    base = tool(m, "--passes", "none", check=False)
+    sidecar = tool.folder / "decisions.json"
+    out = tool(m, *TRAIN, *flags, "--annotations", sidecar)
+    source, first, report = tool.source, tool.target, json.loads(tool.report.read_text())
+    tool(first, *TRAIN, *flags)
+    assert tool.target.read_bytes() == first.read_bytes(), "a second run"
+    assert same(tool(first, "--to", "fp32"), base), "the way back"
+    to = [f for f in flags if f in ("fp16", "bf16")] or ["fp16"]
+    tool(source, *TRAIN, "--to", to[0], "--autocast-profile", sidecar)
+    assert tool.target.read_bytes() == first.read_bytes(), "decisions beside the model"
+    return out, report["totals"]
+
+
+def check_cast_of_ours_passes_a_widening_one(tool):
+    """What the model widens goes into 16 bits from where it was."""
+    for ir in (8, 10):
+        for elem, to, merged in ((F16, "fp16", 1), (F16, "bf16", 1), (T.UINT16, "bf16", 1), (T.INT64, "fp16", 0), (T.DOUBLE, "fp16", 0)):
+            m = model([N("Cast", ["h"], ["f"], "up", to=1), N("MatMul", ["f", "W"], ["a"], "mm"), N("Exp", ["f"], ["e"], "exp"),
+                       N("Add", ["a", "e"], ["y"], "add")], [v("h", elem=elem)], [v("y")], [w("W", 8, 8)], ir=ir, infos=[v("f")])
+            out, totals = settled(tool, m, "--to", to)
+            assert totals["casts_merged"] == merged and node(out, "exp").input[0] == "f"
+            made = next(n for n in added(out) if n.output[0] == node(out, "mm").input[0])
+            assert made.input[0] == ("h" if merged else "f") and made.name.startswith("f__mpr_")
+
+
+def check_user_cast_reads_a_low_value(tool):
+    """Every low value is a float32 one: nothing stands between it and a Cast of the model. Text tells the types apart."""
+    for ir in (8, 10):
+        for elem in (T.DOUBLE, T.INT32, T.BFLOAT16, F16, T.FLOAT, T.STRING):
+            m = model([N("MatMul", ["x", "W"], ["a"], "m1"), N("Cast", ["a"], ["d"], "user", to=elem),
+                       N("MatMul", ["a", "W"], ["y"], "m2")], [v("x")], [v("y"), v("d", elem=elem)], [w("W", 8, 8)], ir=ir)
+            out, totals = settled(tool, m)
+            assert totals["casts_merged"] == (elem != T.STRING) and same(node(out, "user").attribute[0], node(m, "user").attribute[0])
+            assert (node(out, "user").input[0] == "a") == (elem != T.STRING)
+    both = [v("y"), v("d", elem=T.DOUBLE), v("a")]
+    m = model([N("MatMul", ["x", "W"], ["a"], "m1"), N("Cast", ["a"], ["d"], "user", to=T.DOUBLE), N("MatMul", ["a", "W"], ["y"], "m2")],
+              [v("x")], both, [w("W", 8, 8)])
+    out, _ = settled(tool, m)
+    assert node(out, "user").input[0] == "a__mpr_f16"
+
+
+def check_user_cast_of_whole_numbers(tool):
+    """Constants tell their numbers; one reader in float32 keeps the Cast."""
+    for numbers, goes in (([1, 2, 2048], True), ([1, 2, 2049], False), ([-2048, 0, 1], True)):
+        for elem in (np.int64, np.int32):
+            m = model([N("Cast", ["i"], ["f"], "user", to=1), N("MatMul", ["x", "W"], ["a"], "mm"), N("Add", ["a", "f"], ["b"], "add"),
+                       N("MatMul", ["b", "V"], ["y"], "m2")], [v("x")], [v("y")], [w("W", 8, 3), w("V", 3, 8), c("i", numbers, elem)])
+            out, _ = settled(tool, m)
+            assert node(out, "user").attribute[0].i == (F16 if goes else T.FLOAT), (numbers, elem)
+    m = model([N("Cast", ["i"], ["f"], "user", to=1), N("MatMul", ["f", "W"], ["a"], "mm"), N("Exp", ["f"], ["e"], "exp"),
+               N("Add", ["a", "e"], ["y"], "add")], [v("i", elem=T.BOOL)], [v("y")], [w("W", 8, 8)])
+    out, _ = settled(tool, m)
+    assert node(out, "user").attribute[0].i == T.FLOAT
+    m.graph.node.pop(2)
+    m.graph.node[-1].op_type = "Identity"
+    del m.graph.node[-1].input[1:]
+    out, _ = settled(tool, m)
+    assert node(out, "user").attribute[0].i == F16
+    out, _ = settled(tool, m, "--exclude", "node:user")
+    assert node(out, "user").attribute[0].i == T.FLOAT
+
+
+def check_low_constants_beside_the_originals(tool):
+    for ir in (8, 10):
+        for form in ({"value": c("t", [1.5] * 8)}, {"value_floats": [1.5] * 8}, {"value_float": 1.5}):
+            m = model([N("Constant", [], ["k"], "konst", **form), N("MatMul", ["x", "W"], ["a"], "mm"), N("Add", ["a", "k"], ["b"], "add"),
+                       N("MatMul", ["b", "W"], ["d"], "m2"), N("Pow", ["d", "k"], ["y"], "pow")], [v("x")], [v("y")], [w("W", 8, 8)], ir=ir)
+            base = tool(m, "--passes", "none")
+            out = tool(m, *INFER)
+            twin = next(n for n in out.graph.node if n.output[0] == "k__mpr_f16")
+            assert twin.op_type == "Constant" and twin.attribute[0].t.data_type == F16 and node(out, "add").input[1] == twin.output[0]
+            assert list(twin.attribute[0].t.dims) == ([] if "value_float" in form else [8]) and node(out, "pow").input[1] == "k"
+            assert np.array_equal(numpy_helper.to_array(twin.attribute[0].t), np.full(twin.attribute[0].t.dims, 1.5, np.float16))
+            first = tool.target
+            tool(first, *INFER)
+            assert tool.target.read_bytes() == first.read_bytes()
+            back = tool(first, "--to", "fp32")
+            assert list(back.graph.node) == list(base.graph.node)
+
+
 def check_narrowing_user_casts_stay(tool):
     m = model([N("Cast", ["x"], ["h"], "down", to=F16), N("Cast", ["h"], ["f"], "up", to=1), N("MatMul", ["f", "W"], ["y"], "mm")],
               [v("x")], [v("y")], [w("W", 8, 8)])

@@ -197,15 +197,17 @@ static mpr_status convert(Conversion *c, const char *path)
     return st;
 }
 
-static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportedModel **whole)
+static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportOptions *io,
+                                   ImportedModel **whole)
 {
-    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
     void *image;
+    size_t size;
     int n;
-    TRY(mpri_calls_image(c->given->source, arena, &image, &io.image_size, &n, c->err));
+    TRY(mpri_calls_image(c->given->source, arena, &image, &size, &n, c->err));
     if (!image) return MPR_OK;
-    io.image = image;
-    TRY(mpri_import_file(c->given->path, &io, whole, c->err));
+    io->image = image;
+    io->image_size = size;
+    TRY(mpri_import_file(c->given->path, io, whole, c->err));
     c->whole = *whole;
     mpri_log(c->o->log, MPR_LOG_NOTICE,
              "%d calls of functions are taken apart: '%s' decides inside them", n,
@@ -215,17 +217,18 @@ static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportedModel **
 
 /* The model without the marked nodes. Another program may have changed the file in a way that makes
  * them a part of it; then they are treated as the model's own. */
-static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
+static mpr_status strip(Conversion *c, Arena *arena, ImportOptions *io, ImportedModel **plain)
 {
-    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
+    ImportOptions stripped = *io;
     void *image;
     int n = 0;
-    TRY(mpri_marks_strip(c->whole->source, arena, &image, &io.image_size, &n, c->err));
+    TRY(mpri_marks_strip(c->whole->source, arena, &image, &stripped.image_size, &n, c->err));
     if (!image) return MPR_OK;
-    io.image = image;
-    mpr_status st = mpri_import_file(c->given->path, &io, plain, c->err);
+    stripped.image = image;
+    mpr_status st = mpri_import_file(c->given->path, &stripped, plain, c->err);
     if (st == MPR_OK) {
         c->plain = *plain;
+        *io = stripped;
         if (c->o->to == MPR_FLOAT32) c->r->casts = n;
     } else if (st != MPR_E_NOMEM) {
         mpri_log(c->o->log, MPR_LOG_NOTICE,
@@ -238,19 +241,36 @@ static mpr_status strip(Conversion *c, Arena *arena, ImportedModel **plain)
     return st;
 }
 
+/* What cannot be settled stays open here as it does in training. */
+static mpr_status settle(Conversion *c, const ImportOptions *io, ImportedModel **settled)
+{
+    Err err;
+    mpri_err_clear(&err);
+    if (!c->o->settle.fn || !c->plain->n_open) return MPR_OK;
+    mpr_status st = c->o->settle.fn(c->o->settle.user, c->plain, io->image, io->image_size,
+                                    settled, &err);
+    if (st == MPR_OK && *settled) c->plain = *settled;
+    if (st != MPR_E_NOMEM) return MPR_OK;
+    *c->err = err;
+    return st;
+}
+
 mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
                              ConvertResult *r, Err *err)
 {
     Conversion c = {.given = m, .whole = m, .plain = m, .o = o, .r = r, .err = err};
-    ImportedModel *plain = NULL, *whole = NULL;
+    ImportedModel *plain = NULL, *whole = NULL, *settled = NULL;
+    ImportOptions io = {.alloc = o->alloc, .limits = &no_limits, .stale_types = true};
     Arena arena;
     *r = (ConvertResult){0};
     if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
-    mpr_status st = o->to == MPR_FLOAT32 ? MPR_OK : take_calls_apart(&c, &arena, &whole);
+    mpr_status st = o->to == MPR_FLOAT32 ? MPR_OK : take_calls_apart(&c, &arena, &io, &whole);
     c.plain = c.whole;
-    if (st == MPR_OK) st = strip(&c, &arena, &plain);
+    if (st == MPR_OK) st = strip(&c, &arena, &io, &plain);
+    if (st == MPR_OK && o->to != MPR_FLOAT32) st = settle(&c, &io, &settled);
     if (st == MPR_OK) st = convert(&c, path);
+    mpri_import_destroy(settled, o->alloc);
     mpri_import_destroy(plain, o->alloc);
     mpri_import_destroy(whole, o->alloc);
     mpri_arena_destroy(&arena);

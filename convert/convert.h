@@ -7,12 +7,22 @@
 #include "importer/importer.h"
 #include "passes/pass.h"
 
+/* Control flow that sizes decide, with the sizes that training assumes before it knows them, since a
+ * profile of torch decides on the nodes behind it, too. The bytes of m are those of the
+ * image where there is one. *out: the model with what could be settled, or NULL; mpri_import_destroy. */
+typedef struct ConvertSettle {
+    mpr_status (*fn)(void *user, const ImportedModel *m, const void *image, size_t size,
+                     ImportedModel **out, Err *err);
+    void *user;
+} ConvertSettle;
+
 typedef struct ConvertOptions {
     DType to; /* MPR_FLOAT16 or MPR_BFLOAT16; MPR_FLOAT32: what an earlier run added goes */
     const Profile *profile; /* not needed for f32 */
     const KernelSet *ref;
     const Alloc *alloc;
     const Log *log;
+    ConvertSettle settle; /* fn NULL: what is open stays */
     bool dry_run;
     const char *explain; /* a node: its reasons go to *explained, from the allocator; or NULL */
     char **explained;

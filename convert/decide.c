@@ -138,7 +138,8 @@ static mpr_status decide_node(Decide *d, int i, Err *err)
     if (n->runs == MPR_FLOAT32) return MPR_OK;
     n->wide = mpri_schema_refuses(n->op_type, d->f->opset, n->runs) & ~n->own;
     n->rounds_in = !mpri_schema_takes(n->op_type, d->f->opset, n->runs);
-    if (n->rounds_in || lifted(d, n, by, own)) n->runs = MPR_FLOAT32;
+    n->forced = n->rounds_in || lifted(d, n, by, own);
+    if (n->forced) n->runs = MPR_FLOAT32;
     for (int k = 0; n->runs == MPR_FLOAT32 && names_op(n, by) && k < n->n_in && k < 32; k++)
         if (fixed(by, k)) n->own |= 1u << k; /* f32 beside low data: there is nothing to round */
     return n->runs == MPR_FLOAT32 ? MPR_OK : find_saturated(d, n, by, err);
@@ -152,13 +153,14 @@ static void decide_outputs(const Decide *d, const FileNodeIO *n)
         if (!v || !mpri_file_castable(v->before)) continue;
         if (n->alias) {
             const FileValue *in = mpri_file_value(d->f, n->in[0]);
-            if (in) v->meant = in->meant, v->held = in->held;
+            if (in) v->meant = in->meant, v->held = in->held, v->forced = in->forced;
             continue;
         }
         if (n->compute == MPR_DTYPE_NONE) continue;
         const Value *c = canonical(d, v);
         v->meant = c && mpri_file_castable(c->dtype) ? c->dtype : n->compute;
         v->held = n->runs == n->compute ? v->meant : MPR_FLOAT32;
+        v->forced = n->forced && v->held != v->meant;
     }
 }
 

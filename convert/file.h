@@ -14,6 +14,7 @@ typedef struct Made { /* a node that the converter adds, behind the producer of 
     const char *to;   /* what it writes */
     const char *name; /* of the node: that of the new value, which is one of the two */
     DType type;
+    bool rounds;      /* Cast: it reads what is float32 only for want of a 16-bit form */
     const Value *constant;
     struct Made *next;
 } Made;
@@ -23,6 +24,7 @@ typedef struct FileValue {
     DType before, meant, held; /* NONE: no tensor, or of a type that is not known */
     int producer;              /* file node, -1: graph input or initializer */
     bool output;               /* a graph output: its name keeps its type */
+    bool forced;               /* held in f32 because of what ONNX knows, not of the profile */
     const char *base;          /* name that the producer writes */
     const char *as[3];         /* name in f32, f16, bf16; NULL: not there yet */
     const char *rounded;       /* name of its f32 version that went through the low type */
@@ -41,6 +43,7 @@ typedef struct FileNodeIO {
     DType compute;   /* type of its data as the profile means it; NONE: nothing is decided */
     DType runs;      /* type it runs in: compute, or f32 */
     bool rounds_in;  /* f32 although low was meant: its f32 inputs go through the low type first */
+    bool forced;     /* f32 although low was meant, because of what ONNX knows */
     uint32_t own;    /* bit k: input k keeps its type */
     uint32_t wide;   /* bit k: input k is f32 although the low data is meant to include it */
     uint32_t saturate; /* bit k: constant input k is clamped, not rounded to infinity */

@@ -6,8 +6,9 @@
 #include "convert/decisions.h"
 #include "convert/rewrite.h"
 
-void mpri_marks_list(Text *list, const char *name)
+void mpri_marks_list(Text *list, const char *name, bool rounds)
 {
+    if (rounds) mpri_text_put(list, "\\f");
     for (; *name; name++) {
         if (*name == '\n') mpri_text_put(list, "\\n");
         else if (*name == '\\') mpri_text_put(list, "\\\\");

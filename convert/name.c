@@ -34,7 +34,9 @@ static mpr_status new_cast(Naming *w, FileValue *v, const char *from, DType t, c
                            Err *err)
 {
     TRY(fresh(w, out == &v->rounded ? from : v->name, t, out, err));
-    return make(w, v, (Made){.from = from, .to = *out, .name = *out, .type = t}, err);
+    bool rounds = v->forced && from == v->base;
+    return make(w, v, (Made){.from = from, .to = *out, .name = *out, .type = t, .rounds = rounds},
+                err);
 }
 
 /* v in type t. */
@@ -112,11 +114,24 @@ static mpr_status keep_public(Naming *w, FileValue *v, Err *err)
     else if (v->meant != v->before) {
         const char **low = &v->as[place_of(v->meant)];
         TRY(fresh(w, v->name, v->meant, low, err));
-        TRY(make(w, v, (Made){.from = from, .to = *low, .name = from, .type = v->meant}, err));
+        TRY(make(w, v,
+                 (Made){.from = from,
+                        .to = *low,
+                        .name = from,
+                        .type = v->meant,
+                        .rounds = v->forced},
+                 err));
         from = *low;
     }
     v->as[place_of(v->before)] = v->name;
-    return make(w, v, (Made){.from = from, .to = v->name, .name = from, .type = v->before}, err);
+    bool rounds = v->forced && from == v->base;
+    return make(w, v,
+                (Made){.from = from,
+                       .to = v->name,
+                       .name = from,
+                       .type = v->before,
+                       .rounds = rounds},
+                err);
 }
 
 mpr_status mpri_name_outputs(Naming *w, Err *err)

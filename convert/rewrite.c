@@ -56,7 +56,7 @@ static const char *escaped(Pool *p, const char *name)
 {
     Text t;
     mpri_text_init(&t, p->arena->alloc);
-    mpri_marks_list(&t, name);
+    mpri_marks_list(&t, name, false);
     char *copy = t.failed ? NULL : mpri_arena_strdup(p->arena, t.text ? t.text : "");
     mpri_text_free(&t);
     if (!copy) longjmp(p->full, 1);

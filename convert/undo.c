@@ -34,8 +34,9 @@ static Pool *pool(Undo *u)
 static void unescape(char *s)
 {
     bool own = s[0] == '\\' && s[1] && strchr("cwir", s[1]);
+    bool rounds = s[0] == '\\' && s[1] == 'f'; /* a node like the others */
     char *to = s + (own ? 2 : 0);
-    for (s = to; *s; s++) {
+    for (s = rounds ? s + 2 : to; *s; s++) {
         if (*s == '\\' && s[1]) *to++ = *++s == 'n' ? '\n' : *s;
         else *to++ = *s;
     }

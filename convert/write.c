@@ -3,6 +3,7 @@
  * the start. */
 #include "convert/write.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "convert/marks.h"
@@ -63,7 +64,10 @@ static void put_attribute(Text *node, const Made *m)
 static void put_made(Writing *w, const Made *m, Text *out)
 {
     Text node;
-    const char *op = m->from ? "Cast" : "Constant", *type = mpri_file_suffix(m->type);
+    const char *op = m->from ? "Cast" : "Constant";
+    char mark[32];
+    snprintf(mark, sizeof mark, "%s%s", mpri_file_suffix(m->type),
+             m->rounds ? MPRI_MARK_ROUNDS : "");
     mpri_text_init(&node, out->alloc);
     if (m->from) mpri_wire_put_bytes(&node, NODE_INPUT, m->from, strlen(m->from));
     mpri_wire_put_bytes(&node, NODE_OUTPUT, m->to, strlen(m->to));
@@ -71,8 +75,8 @@ static void put_made(Writing *w, const Made *m, Text *out)
     mpri_wire_put_bytes(&node, NODE_OP_TYPE, op, strlen(op));
     put_attribute(&node, m);
     if (w->n.f->ir_version >= MPRI_MARK_IR)
-        mpri_wire_put_entry(&node, NODE_METADATA, MPRI_MARK_NODE, type, strlen(type));
-    else mpri_marks_list(&w->list, m->name);
+        mpri_wire_put_entry(&node, NODE_METADATA, MPRI_MARK_NODE, mark, strlen(mark));
+    else mpri_marks_list(&w->list, m->name, m->rounds);
     mpri_wire_put_bytes(out, GRAPH_NODE, node.text, node.len);
     out->failed = out->failed || node.failed;
     mpri_text_free(&node);

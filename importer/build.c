@@ -320,6 +320,7 @@ static mpr_status create_node(Build *b, Draft *d, int index, Err *err)
                                d->in, d->n_out);
     if (!n) return mpri_err_nomem(err, sizeof *n);
     n->origin = d->origin;
+    n->rounds = d->node->rounds;
     if (opaque) {
         n->opaque = p;
         n->opaque_type = d->node->key;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "importer/file.h"
+#include "importer/marks.h"
 #include "importer/model.h"
 #include "importer/wire.h"
 
@@ -318,6 +319,7 @@ mpr_status mpri_import_unpack(Import *im, Err *err)
     TRY(read_opsets(im, err));
     TRY(read_graph_name(im, err));
     TRY(read_nodes(im, err));
+    TRY(mpri_import_marks(im, err));
     TRY(read_inputs(im, err));
     TRY(read_outputs(im, err));
     TRY(read_infos(im, err));

@@ -37,6 +37,7 @@ typedef struct FileNode {
     int origin;       /* index in the main graph's node list of the file; -1: inlined, MPRI_ORIGIN_BODY */
     Span raw;         /* raw_data of its one large tensor attribute, left out of p; len 0: none */
     const char *path; /* of an inlined node: "call/F/" or "if/then/"; "" in the main graph */
+    bool rounds;      /* becomes Node.rounds */
 } FileNode;
 
 /* One use of a merged-by-value tensor that becomes a tensor of its own. */

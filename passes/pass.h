@@ -92,12 +92,12 @@ mpr_status mpri_passes_run(PassCtx *ctx, PassStage stage, Graph *g, Err *err);
 
 /* ---- prepare ---- */
 mpr_status mpri_pass_simplify(PassCtx *, Graph *, bool *, Err *);  /* Identity, Constant, dead code; casts of constants */
+mpr_status mpri_pass_narrow(PassCtx *, Graph *, bool *, Err *);    /* f32 nodes of a converted file that are meant to be in 16 bits */
 mpr_status mpri_pass_recover(PassCtx *, Graph *, bool *, Err *);   /* LayerNorm, Gelu, Linear from their exported forms */
 mpr_status mpri_pass_dropout(PassCtx *, Graph *, bool *, Err *);   /* PassOptions.dropout */
 mpr_status mpri_pass_batch_norm(PassCtx *, Graph *, bool *, Err *); /* mode of BatchNormalization, its statistics as slots */
 mpr_status mpri_pass_loss(PassCtx *, Graph *, bool *, Err *);      /* attach the loss: graph output "loss" */
 mpr_status mpri_pass_autocast(PassCtx *, Graph *, bool *, Err *);  /* classes -> casts, reasons in Node.why */
-mpr_status mpri_pass_narrow(PassCtx *, Graph *, bool *, Err *);    /* f32 nodes between casts that 16 bits do not change */
 mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOptions.force: every float value becomes f64 */
 /* ---- bind ---- */
 mpr_status mpri_pass_bind(PassCtx *, Graph *, bool *, Err *);      /* dims become numbers; inference again */

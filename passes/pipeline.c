@@ -8,6 +8,8 @@
 static const PassRow rows[] = {
     {"simplify", STAGE_PREPARE, mpri_pass_simplify,
      "constants and aliases resolved, dead code and idle Dropout gone"},
+    {"narrow", STAGE_PREPARE, mpri_pass_narrow,
+     "what a converted file holds in f32 for want of a 16-bit form is in 16 bits"},
     {"recover", STAGE_PREPARE, mpri_pass_recover,
      "Linear, normalisations, Gelu, gates and Softmax found in their exported forms"},
     {"dropout", STAGE_PREPARE, mpri_pass_dropout, "the ratio that was asked for, in training"},
@@ -16,7 +18,6 @@ static const PassRow rows[] = {
     {"loss", STAGE_PREPARE, mpri_pass_loss, "graph output \"loss\", an f32 scalar"},
     {"autocast", STAGE_PREPARE, mpri_pass_autocast,
      "every operator in the type of its class, by casts"},
-    {"narrow", STAGE_PREPARE, mpri_pass_narrow, "products and such between casts run in 16 bits"},
     {"widen", STAGE_PREPARE, mpri_pass_widen, "every float f64, when asked for"},
     {"bind", STAGE_BIND, mpri_pass_bind, "dims become numbers, trained parameters slots"},
     {"fold", STAGE_BIND, mpri_pass_fold, "constants computed, shape code gone"},

@@ -64,6 +64,7 @@ static mpr_status cast(Graph *g, Node *n, bool *seen, bool *changed, Err *err)
     Node *earlier = same ? NULL : earlier_cast(n, x, seen);
     if (earlier) {
         mpri_node_set_origin(g, earlier, n);
+        earlier->rounds = earlier->rounds || n->rounds;
         same = earlier->out[0];
     }
     if (!same) {

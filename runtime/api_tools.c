@@ -6,6 +6,7 @@
 #include "passes/profile.h"
 #include "runtime/train/bench.h"
 #include "runtime/train/check_data.h"
+#include "runtime/train/control.h"
 #include "runtime/train/inspect.h"
 #include "runtime/train/run.h"
 
@@ -263,6 +264,23 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
     return st;
 }
 
+typedef struct Settler {
+    const mpr_model *model;
+    const KernelSet *ref;
+} Settler;
+
+/* As a session does before data are bound. */
+static mpr_status settle(void *user, const ImportedModel *m, const void *image, size_t size,
+                         ImportedModel **out, Err *err)
+{
+    const Settler *s = user;
+    mpr_model as = *s->model;
+    as.m = (ImportedModel *)m;
+    as.image = image;
+    as.image_size = size;
+    return mpri_control_decide(&as, s->ref, NULL, 0, MPRI_STAND_IN, out, err);
+}
+
 static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given,
                           mpr_convert_result *result, Err *err)
 {
@@ -290,7 +308,9 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
         if (status == MPR_OK && paint) {
             status = convert_painted(model, path, &o, profile, device, &arena, &r, err);
         } else if (status == MPR_OK) {
+            Settler settler = {model, &device->kernels};
             ConvertOptions co = {
+                .settle = {settle, &settler},
                 .to = o.to,
                 .profile = profile,
                 .ref = &device->kernels,

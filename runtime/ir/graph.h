@@ -73,6 +73,8 @@ struct Node {
     const void *opaque;    /* OPF_OPAQUE: the importer's NodeProto */
     const char *opaque_type; /* OPF_OPAQUE: "domain:OpType" for messages */
     bool linked;
+    bool rounds;           /* a Cast: what it reads is computed in f32 only because the file's opset
+                              knows the operator in no 16-bit type */
 };
 
 typedef struct GraphInput { Value *value; } GraphInput;

@@ -12,6 +12,7 @@
  * is left stays an opaque node. fed may be NULL: constants and fixed shapes alone decide; an input
  * without data decides by its shape. stand_in: what a size of an input that is not given counts as,
  * 0: it stays open. */
+enum { MPRI_STAND_IN = 2 }; /* of a session whose data are not bound, and of the converter */
 mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed,
                                int n_fed, int64_t stand_in, ImportedModel **out, Err *err);
 

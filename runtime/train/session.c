@@ -217,8 +217,8 @@ static mpr_status open_graphs(mpr_session *s, Err *err)
         if (mode == MODE_EVAL && model == mpri_session_model(s, MODE_TRAIN))
             s->stand_in[mode] = s->stand_in[MODE_TRAIN];
         else if (model->m->n_open)
-            TRY(mpri_control_decide(model, &s->device->kernels, NULL, 0, 2, &s->stand_in[mode],
-                                    err));
+            TRY(mpri_control_decide(model, &s->device->kernels, NULL, 0, MPRI_STAND_IN,
+                                    &s->stand_in[mode], err));
         const Graph *source = s->stand_in[mode] ? s->stand_in[mode]->graph : model->m->graph;
         fill_pass_options(s, mode);
         TRY(mpri_session_prepare(s, mode, source, &s->arena, &s->graph[mode], err));

@@ -19,7 +19,8 @@ static const char *const models[] = {
     "convert/if_capture.onnx",      "convert/if_constant.onnx",
     "convert/names_taken.onnx",
     "convert/external.onnx",        "convert/opset13.onnx",
-    "convert/opset10.onnx",
+    "convert/opset10.onnx",         "convert/forced.onnx",
+    "convert/forced_ir10.onnx",     "convert/scan.onnx",
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -264,6 +265,29 @@ static void outputs_read_inside(void **state)
     close_converted(&o);
 }
 
+/* The Cast behind what is float32 only for want of a 16-bit form is marked as such, and no other. */
+static void forced_nodes_are_marked(void **state)
+{
+    static const char *const pair[] = {"convert/forced.onnx", "convert/forced_ir10.onnx"};
+    for (int i = 0; i < 2; i++) {
+        Opened o;
+        int n = 0;
+        open_converted(&o, *state, pair[i], MPR_BFLOAT16);
+        for (const Node *c = o.m->graph->first; c; c = c->next) {
+            if (!c->rounds) continue;
+            const Value *from = c->in[0];
+            assert_string_equal(c->op->name, "Cast");
+            assert_int_equal(c->out[0]->dtype, MPR_BFLOAT16);
+            assert_true(mpri_is(mpri_def(from), OP_HardSwish) || mpri_is(mpri_def(from), OP_Softplus) ||
+                        mpri_is(mpri_def(from), OP_Identity));
+            n++;
+        }
+        assert_int_equal(n, 3);
+        assert_true(holds(&o, i ? "bf16 rounds" : "\\fm1__mpr_bf16\n"));
+        close_converted(&o);
+    }
+}
+
 static void user_casts_stay(void **state)
 {
     Opened o;
@@ -303,6 +327,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(captured_value, setup, teardown),
         cmocka_unit_test_setup_teardown(constants_out_of_range, setup, teardown),
         cmocka_unit_test_setup_teardown(outputs_read_inside, setup, teardown),
+        cmocka_unit_test_setup_teardown(forced_nodes_are_marked, setup, teardown),
         cmocka_unit_test_setup_teardown(user_casts_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(types_of_the_opset, setup, teardown),
     };

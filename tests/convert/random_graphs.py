@@ -2,7 +2,7 @@
 """Random typed graphs for the converter and the trainer.
 
     random_graphs.py write FOLDER [--count N] [--seed S] [--kind any|trainable]
-    random_graphs.py train FOLDER --bin BUILD [--profiles paint,torch-cuda,torch-cpu] [--to fp16,bf16] [--spread] [--jobs N]
+    random_graphs.py train FOLDER --bin BUILD [--profiles paint,torch-cuda,torch-cpu] [--to fp16,bf16] [--spread] [--jobs N] [--seeds LIST]
 
 write   makes N models, FOLDER/g<seed>.onnx: opset 7 ... 21, bodies of If, Loop and Scan with captures, functions,
         unnamed nodes, values and initializers used many times, values of several types, Casts of the user. The same
@@ -37,8 +37,9 @@ FLOAT, HALF, DOUBLE, INT64, BOOL = (TensorProto.FLOAT, TensorProto.FLOAT16, Tens
 
 
 class Value:
-    def __init__(self, name, dtype, shape):
+    def __init__(self, name, dtype, shape, moved=False):
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
+        self.moved = moved  # the batch may be another dim than the first
 
 
 class Scope:
@@ -56,9 +57,10 @@ class Scope:
         label = m.fresh(op.lower()) if m.r.random() < 0.7 else ""
         self.nodes.append(helper.make_node(op, [i.name if isinstance(i, Value) else i for i in inputs], names,
                                            name=label, domain=domain, **attributes))
-        made = Value(names[0], dtype, shape)
+        moved = any(i.moved for i in inputs if isinstance(i, Value))
+        made = Value(names[0], dtype, shape, moved)
         self.values.append(made)
-        return made if outputs == 1 else [made] + [Value(n, dtype, shape) for n in names[1:]]
+        return made if outputs == 1 else [made] + [Value(n, dtype, shape, moved) for n in names[1:]]
 
 
 class Maker:
@@ -69,6 +71,7 @@ class Maker:
         self.count, self.initializers, self.functions = 0, [], []
         self.inputs = []
         self.weights = {}
+        self.one_batch = False  # the graph is right for one size of the batch only
 
     def fresh(self, stem):
         self.count += 1
@@ -236,7 +239,10 @@ class Maker:
         if kind == "expand" and self.opset >= 8 and last == 1:
             ones = np.array([3, 1, x.shape[-1]], np.int64)
             y = s.node("Expand", [x, self.constant(s, ones)], x.dtype, (3,) + x.shape)
-            return s.node("Transpose", [y], x.dtype, (x.shape[0], 3, x.shape[1]), perm=[1, 0, 2])
+            y.moved = True
+            z = s.node("Transpose", [y], x.dtype, (x.shape[0], 3, x.shape[1]), perm=[1, 0, 2])
+            z.moved = x.moved
+            return z
         return s.node("Identity", [x], x.dtype, x.shape)
 
     def casts(self, s, x):
@@ -355,9 +361,11 @@ class Maker:
         """Over the second dim; opset 8 has a batch dim of its own and is left out."""
         if self.opset < 9 or len(x.shape) != 3:
             return self.unary(s, x)
+        self.one_batch |= x.moved  # as many turns as the batch has rows, and sizes that follow from them
         row = (x.shape[0], x.shape[2])
         state, item = self.fresh("sum"), self.fresh("row")
         t = s.node("Transpose", [x], FLOAT, (x.shape[1],) + row, perm=[1, 0, 2])
+        t.moved = True
         start = s.node("Mul", [s.node("Gather", [t, self.tensor(np.array(0, np.int64))], FLOAT, row, axis=0),
                                self.constant(s, np.float32(0))], FLOAT, row)
         inner = Scope(self, s)
@@ -368,9 +376,12 @@ class Maker:
         formal = [helper.make_tensor_value_info(n, FLOAT, None) for n in (state, item)]
         made = s.node("Scan", [start, t], FLOAT, row, outputs=2, num_scan_inputs=1,
                       body=self.body(inner, [deeper_out, out], formal))
-        rows = Value(made[1].name, FLOAT, (x.shape[1],) + row)
+        made[0].moved = x.moved
+        rows = Value(made[1].name, FLOAT, (x.shape[1],) + row, moved=True)
         s.values.append(rows)
-        return s.node("Transpose", [rows], FLOAT, x.shape, perm=[1, 0, 2])
+        y = s.node("Transpose", [rows], FLOAT, x.shape, perm=[1, 0, 2])
+        y.moved = x.moved
+        return y
 
     # ---- the whole
     def model(self):
@@ -401,6 +412,8 @@ class Maker:
         if self.r.random() < 0.4:
             more = [v for v in s.values if v is not y and v.name not in {i.name for i in self.inputs}]
             outputs += self.r.sample(more, 1)
+
+        batch = BATCH if self.one_batch else batch
 
         def declared(v):
             shape = [batch if v.shape and i == 0 and v.shape[0] == BATCH and batch == "N" else d
@@ -523,12 +536,13 @@ def train(args):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     failed = 0
+    seeds = ([int(s) for s in args.seeds.split(",")] if args.seeds else range(args.seed, args.seed + args.count))
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for seed, bad in pool.map(one, range(args.seed, args.seed + args.count)):
+        for seed, bad in pool.map(one, seeds):
             failed += bool(bad)
             if bad:
                 print(f"FAIL seed {seed}", *bad, sep="\n     ", flush=True)
-    print(f"{args.count - failed} passed, {failed} failed")
+    print(f"{len(seeds) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 
@@ -543,6 +557,7 @@ def main():
     parser.add_argument("--profiles", default="paint,torch-cuda,torch-cpu")
     parser.add_argument("--to", default="fp16,bf16")
     parser.add_argument("--spread", action="store_true", help="one type and profile for each model, in turn")
+    parser.add_argument("--seeds", help="these models, instead of --count from --seed on: 3,17,40")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     return write(args) if args.what == "write" else train(args)

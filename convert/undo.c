@@ -17,7 +17,8 @@ typedef struct Line { const char *key; bool lost; UT_hash_handle hh; } Line;
 
 typedef struct Undo {
     Mix *m;
-    Line *lines; /* of the list: plain names, "\cNAME", "\wID:NAME", "\rID:NAME", "\iTYPE:NAME" */
+    Line *lines; /* of the list: plain names, "\cNAME", "\wID:NAME", "\rID:NAME", "\iTYPE:NAME",
+                    "\fNAME" */
     Way *ways;
     Tree *top;
     int n, scopes;

@@ -18,6 +18,8 @@ static const PassRow rows[] = {
     {"loss", STAGE_PREPARE, mpri_pass_loss, "graph output \"loss\", an f32 scalar"},
     {"autocast", STAGE_PREPARE, mpri_pass_autocast,
      "every operator in the type of its class, by casts"},
+    {"tidy", STAGE_PREPARE, mpri_pass_simplify,
+     "casts of the file and of autocast that are equal or idle by now are one, or gone"},
     {"widen", STAGE_PREPARE, mpri_pass_widen, "every float f64, when asked for"},
     {"bind", STAGE_BIND, mpri_pass_bind, "dims become numbers, trained parameters slots"},
     {"fold", STAGE_BIND, mpri_pass_fold, "constants computed, shape code gone"},

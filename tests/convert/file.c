@@ -21,6 +21,7 @@ static const char *const models[] = {
     "convert/external.onnx",        "convert/opset13.onnx",
     "convert/opset10.onnx",         "convert/forced.onnx",
     "convert/forced_ir10.onnx",     "convert/scan.onnx",
+    "convert/user_casts.onnx",
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 

@@ -44,6 +44,7 @@ static const Case cases[] = {
     {"convert/forced.onnx", NULL, NULL, "mse", "h"},
     {"convert/forced_ir10.onnx", NULL, NULL, "cross-entropy", "y"},
     {"convert/scan.onnx", NULL, NULL, "cross-entropy", NULL},
+    {"convert/user_casts.onnx", NULL, NULL, "cross-entropy", NULL},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

@@ -204,3 +204,11 @@ save("scan",
      layers(8, 16) + [weight("W2", 8, 8), weight("b2", 8), weight("W3", 8, 4), weight("b3", 4)] +
      [numpy_helper.from_array(np.array([0, 2, 8]), "halves"), numpy_helper.from_array(np.int64(0), "zero"),
       scalar("none", 0)])
+
+# A low value that the model itself takes to float16 and back, beside a reader in float32.
+save("user_casts",
+     [N("Gemm", ["x", "W1", "b1"], ["a"], "l1"), N("Add", ["a", "s"], ["b"], "add"),
+      N("Cast", ["a"], ["c"], "down", to=TensorProto.FLOAT16), N("Cast", ["c"], ["d"], "up", to=FLOAT),
+      N("Softmax", ["d"], ["e"], "softmax"), N("Mul", ["b", "e"], ["f"], "mul"),
+      N("Gemm", ["f", "W2", "b2"], ["y"], "l2")],
+     layers(8, 16, 4) + [weight("s", 16)])

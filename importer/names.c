@@ -6,21 +6,12 @@
 
 #include <string.h>
 
-#include "importer/ties.h"
+#include "importer/roles.h"
 #include "runtime/op/ops.h"
-
-/* Names that exporters make up: numbers, val_12, onnx::MatMul_12, …Constant_3_output_0, node-like
- * paths. */
-static bool made_up(const char *s)
-{
-    if (strstr(s, "onnx::") || strstr(s, "Constant") || strstr(s, "_output_")) return true;
-    if (!strncmp(s, "val_", 4)) s += 4;
-    return s[0] && s[strspn(s, "0123456789")] == '\0';
-}
 
 static void consider(const char *name, const char **best)
 {
-    if (name && !made_up(name) && (!*best || strlen(name) < strlen(*best))) *best = name;
+    if (name && !mpri_name_made_up(name) && (!*best || strlen(name) < strlen(*best))) *best = name;
 }
 
 /* ['a.b.weight'] -> a.b.weight; NULL when the list has another number of entries. */
@@ -67,8 +58,7 @@ static const char *folded_from(Import *im, const char *name)
 
 static const char *role_of(const Use *u)
 {
-    const Node *n = u->user;
-    return mpri_param_role(n->op->flags & OPF_OPAQUE ? n->opaque_type : n->op->name, u->index);
+    return mpri_param_role(mpri_node_type(u->user), u->index);
 }
 
 /* The first reader in a role; behind the Casts of a mixed-precision file, two at most, as well. */

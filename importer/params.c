@@ -1,8 +1,8 @@
 /* The parameter rule: a float tensor of the file is trained when a differentiable path leads from
  * it to a float output. Paths end where no gradient flows: casts to integers, comparisons,
- * conditions, indices, the exponent of Pow, running statistics. Two kinds of constants have a path
- * and are still no parameters: triangular masks, and the frequencies of rotary embeddings (Sin or
- * Cos of a constant and positions). */
+ * conditions, indices, the exponent of Pow, running statistics, the angles of rotary embeddings
+ * (Sin or Cos of a constant and positions). Constants that have a path and are buffers all the same
+ * are told by buffers.c. */
 #include "importer/params.h"
 
 #include <math.h>
@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "importer/buffers.h"
 #include "importer/names.h"
+#include "importer/roles.h"
 #include "importer/tensors.h"
 #include "runtime/op/ops.h"
 
@@ -67,7 +69,7 @@ static const char *const stopping[] = {
 static bool flows(const Node *n, int k)
 {
     bool opaque = n->op->flags & OPF_OPAQUE;
-    const char *type = opaque ? n->opaque_type : n->op->name;
+    const char *type = mpri_node_type(n);
     if (!strcmp(type, "Pow") && k == 1) return false;
     if (!strcmp(type, "BatchNormalization") && k >= 3) return false;
     if (!strcmp(type, "Resize") && k >= 1) return false;
@@ -129,22 +131,6 @@ static void find_reached(Finder *f)
 
 /* ---- contents */
 
-static bool is_triangular_mask(const Value *v)
-{
-    int64_t n = mpri_shape_elements(&v->shape);
-    int rank = v->shape.rank;
-    if (rank < 2 || n < 4) return false;
-    int64_t side = v->shape.d[rank - 1];
-    if (v->shape.d[rank - 2] != side || n % (side * side) != 0) return false;
-    double on = mpri_load_f64(v->dtype, v->data, 0), off = mpri_load_f64(v->dtype, v->data, 1);
-    if (on == off || isnan(on) || isnan(off)) return false;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t row = i / side % side, column = i % side;
-        if (mpri_load_f64(v->dtype, v->data, i) != (column <= row ? on : off)) return false;
-    }
-    return true;
-}
-
 static void warn_nonfinite(const Finder *f, const Value *v, const char *name)
 {
     int64_t n = mpri_shape_elements(&v->shape), bad = 0;
@@ -162,51 +148,12 @@ static void warn_nonfinite(const Finder *f, const Value *v, const char *name)
 
 /* ---- candidates */
 
-static const char *type_of(const Node *n)
-{
-    return n->op->flags & OPF_OPAQUE ? n->opaque_type : n->op->name;
-}
-
-static bool float_cast(const Node *n)
-{
-    return mpri_is(n, OP_Cast) && mpri_dtype_is_float(n->in[0]->dtype) &&
-           mpri_dtype_is_float(n->out[0]->dtype);
-}
-
-static bool reads_product(const Node *n, int k)
-{
-    static const char *const products[] = {"MatMul", "Gemm", "Conv", NULL};
-    const Node *other = n->n_in == 2 ? mpri_def(n->in[1 - k]) : NULL;
-    while (float_cast(other)) other = mpri_def(other->in[0]);
-    return other && named(type_of(other), products);
-}
-
-/* Read as the weight or bias of a layer, not merely as an operand; perhaps through the Casts of a
- * mixed-precision file, of which there are two at most. */
-static bool read_in_slot(const Value *v, int casts)
-{
-    for (const Use *u = v->uses; u; u = u->next) {
-        const char *type = type_of(u->user);
-        if (float_cast(u->user) && casts > 0 && read_in_slot(u->user->out[0], casts - 1))
-            return true;
-        if (!mpri_param_role(type, u->index)) continue;
-        bool operand = !strcmp(type, "Add") || !strcmp(type, "Mul");
-        if (!operand || reads_product(u->user, u->index)) return true;
-    }
-    return false;
-}
-
-static bool in_layer_slot(const Value *v)
-{
-    return read_in_slot(v, 2);
-}
-
 static bool is_candidate(const Value *v, bool lifted)
 {
     int64_t n = mpri_shape_elements(&v->shape);
     if (!mpri_dtype_is_float(v->dtype) || n < 1 || v->shape.rank < 1) return false;
-    if (lifted) return n > LIFT_ELEMENTS || (n > 1 && in_layer_slot(v));
-    return n > 1 || in_layer_slot(v) || strpbrk(v->name, "./");
+    if (lifted) return n > LIFT_ELEMENTS || (n > 1 && mpri_in_layer_slot(v));
+    return n > 1 || mpri_in_layer_slot(v) || strpbrk(v->name, "./");
 }
 
 /* The reader that is first in node order, so that texts do not depend on the order of the use list.
@@ -228,7 +175,7 @@ static Value *float_output(const Node *n)
 
 static const char *ends_at(const Finder *f, const Node *n, int input)
 {
-    const char *type = mpri_err_name(type_of(n)), *name = mpri_err_name(n->name);
+    const char *type = mpri_err_name(mpri_node_type(n)), *name = mpri_err_name(n->name);
     char text[600];
     if (is_position_table(f, n))
         return "frequencies of a position embedding: Sin and Cos of constants are not trained";
@@ -258,7 +205,7 @@ static const char *why_not(const Finder *f, const Value *v)
 }
 
 static mpr_status add_param(Finder *f, Value *v, const char *name, const char *identity_of,
-                            Err *err)
+                            bool made_up, Err *err)
 {
     Param *p = mpri_graph_add_param(f->g);
     if (!p) return mpri_err_nomem(err, sizeof *p);
@@ -269,9 +216,11 @@ static mpr_status add_param(Finder *f, Value *v, const char *name, const char *i
     p->identity_of = identity_of;
     p->trained = f->reached[v->id];
     p->reason = p->trained ? "a differentiable path leads to an output" : why_not(f, v);
-    if (p->trained && is_triangular_mask(v)) {
+    const char *buffer = p->trained ? mpri_buffer_reason(f->g, v, made_up) : NULL;
+    if (buffer) {
         p->trained = false;
-        p->reason = "a triangular mask of two values";
+        p->buffer = true;
+        p->reason = buffer;
     }
     return MPR_OK;
 }
@@ -365,7 +314,7 @@ static mpr_status add_initializers(Finder *f, Err *err)
         if (!mpri_dtype_is_float(v->dtype)) continue;
         warn_nonfinite(f, v, name);
         if (!is_candidate(v, false)) continue;
-        TRY(add_param(f, v, name, NULL, err));
+        TRY(add_param(f, v, name, NULL, mpri_name_made_up(name), err));
         TRY(set_copies(f, &f->g->params[v->param], i, err));
     }
     return MPR_OK;
@@ -376,14 +325,17 @@ static mpr_status add_others(Finder *f, Err *err)
     for (int i = 0; i < f->ties->n_copies; i++) {
         const MergedCopy *c = &f->ties->copies[i];
         Value *v = mpri_graph_find_value(f->g, c->name);
-        if (v && is_candidate(v, false)) TRY(add_param(f, v, c->name, c->source, err));
+        if (!v || !is_candidate(v, false)) continue;
+        TRY(add_param(f, v, c->name, c->source, mpri_name_made_up(c->source), err));
     }
     const ImportDetail *d = f->im->d;
+    bool any_initializer = false; /* else the file keeps its weights in Constant nodes */
+    for (int i = 0; i < f->g->n_params; i++) any_initializer |= f->g->params[i].trained;
     for (int i = 0; i < d->n_constants; i++) {
         Value *v = mpri_graph_find_value(f->g, d->constants[i].name);
         if (!v || !is_candidate(v, true)) continue;
         warn_nonfinite(f, v, v->name);
-        TRY(add_param(f, v, v->name, NULL, err));
+        TRY(add_param(f, v, v->name, NULL, any_initializer, err));
     }
     return MPR_OK;
 }

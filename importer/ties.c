@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "importer/roles.h"
+
 enum { DISTINCT_NEEDED = 16, SAMPLES = 8, LEADERS = 4 };
 
 typedef struct Read { /* one place where an initializer is read */
@@ -29,47 +31,6 @@ typedef struct Finder {
 } Finder;
 
 /* ---- roles */
-
-static const struct {
-    const char *op;
-    int input;
-    const char *role;
-} roles[] = {
-    {"MatMul", 1, "weight"},
-    {"MatMul", 0, "weight"},
-    {"Gemm", 1, "weight"},
-    {"Gemm", 0, "weight"},
-    {"Gemm", 2, "bias"},
-    {"Conv", 1, "weight"},
-    {"Conv", 2, "bias"},
-    {"ConvTranspose", 1, "weight"},
-    {"ConvTranspose", 2, "bias"},
-    {"LayerNormalization", 1, "weight"},
-    {"LayerNormalization", 2, "bias"},
-    {"SimplifiedLayerNormalization", 1, "weight"},
-    {"RMSNormalization", 1, "weight"},
-    {"BatchNormalization", 1, "weight"},
-    {"BatchNormalization", 2, "bias"},
-    {"BatchNormalization", 3, "running_mean"},
-    {"BatchNormalization", 4, "running_var"},
-    {"InstanceNormalization", 1, "weight"},
-    {"InstanceNormalization", 2, "bias"},
-    {"GroupNormalization", 1, "weight"},
-    {"GroupNormalization", 2, "bias"},
-    {"PRelu", 1, "slope"},
-    {"Gather", 0, "weight"},
-    {"Add", 0, "bias"},
-    {"Add", 1, "bias"},
-    {"Mul", 0, "scale"},
-    {"Mul", 1, "scale"},
-};
-
-const char *mpri_param_role(const char *op_type, int input)
-{
-    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
-        if (roles[i].input == input && !strcmp(roles[i].op, op_type)) return roles[i].role;
-    return NULL;
-}
 
 static const char *role_of(const Finder *f, const Read *r)
 {
@@ -358,12 +319,6 @@ static void tie_pair(Finder *f, int with, int tensor, bool transposed, bool by_u
              transposed ? ", one transposed" : "", mpri_err_name(s[tensor].name));
 }
 
-/* Names that an exporter made up follow the tensor that people know. */
-static bool made_up(const char *name)
-{
-    return strncmp(name, "onnx::", 6) == 0 || strncmp(name, "val_", 4) == 0;
-}
-
 static bool any_glob(const char *const *globs, const char *name)
 {
     while (globs && *globs && !mpri_glob(*globs, name)) globs++;
@@ -377,14 +332,15 @@ static bool asked_for(const Finder *f, const char *name)
     return (!o->train_only || any_glob(o->train_only, name)) && !any_glob(o->freeze, name);
 }
 
-/* The members of one leader are one parameter unless the user wants some of them and not others. */
+/* The members of one leader are one parameter unless the user wants some of them and not others.
+ * Names that an exporter made up follow the tensor that people know. */
 static void tie_members(Finder *f, const Key *keys, int n, int leader)
 {
     const SourceTensor *s = f->im->src->tensors;
     int asked = 0, left_out = 0;
     for (int i = 0; i < n; i++) {
         const char *name = s[keys[i].tensor].name;
-        if (keys[i].leader != leader || made_up(name)) continue;
+        if (keys[i].leader != leader || mpri_name_made_up(name)) continue;
         if (asked_for(f, name)) asked++;
         else left_out++;
     }

@@ -23,9 +23,4 @@ mpr_status mpri_ties_find(Import *im, const Scope *scope, Ties *out, Err *err);
  * (input -1). */
 const MergedCopy *mpri_ties_copy(const Ties *t, int node, int input);
 
-/* Inputs that hold parameters in the usual layers: weight and bias of MatMul, Gemm, Conv,
- * normalisations, operands of Add and Mul, table of Gather. Role: "weight", "bias" …; NULL when it
- * is none. */
-const char *mpri_param_role(const char *op_type, int input);
-
 #endif

@@ -98,6 +98,7 @@ typedef struct Param {
     Value *value;            /* VAL_CONST at import; VAL_SLOT once training made a slot of it */
     DType file_dtype;
     bool trained;            /* decided by the parameter rule, --freeze, --train-only */
+    bool buffer;             /* not trained although a gradient reaches it, unless named */
     const char *reason;      /* why trained, or why not; static or interned */
     int n_copies;            /* further initializers that hold the same tensor (ties) */
     const struct ParamCopy *copies;

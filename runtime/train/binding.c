@@ -19,10 +19,18 @@ static mpr_status wrong_rank(const Graph *g, const Value *v, int rank, const int
     return mpri_err_advice(err, "only the symbolic dims may change from batch to batch");
 }
 
-mpr_status mpri_bind_input(const Graph *g, DimBinding *b, const Value *v, int rank,
-                           const int64_t *dims, Err *err)
+/* The data's sizes: also where one symbol more than the data can solve stands in the model's. */
+static mpr_status take_shape(Value *v, int rank, const int64_t *dims)
 {
-    if (v->shape.rank < 0) return MPR_OK;
+    v->shape.rank = rank;
+    for (int d = 0; d < rank; d++) v->shape.d[d] = dims[d];
+    return MPR_OK;
+}
+
+mpr_status mpri_bind_input(const Graph *g, DimBinding *b, Value *v, int rank, const int64_t *dims,
+                           Err *err)
+{
+    if (v->shape.rank < 0) return take_shape(v, rank, dims);
     if (v->shape.rank != rank) return wrong_rank(g, v, rank, dims, err);
     for (int d = 0; d < rank; d++) {
         if (mpri_dim_bind(b, v->shape.d[d], dims[d])) continue;
@@ -36,7 +44,7 @@ mpr_status mpri_bind_input(const Graph *g, DimBinding *b, const Value *v, int ra
                      mpri_err_name(v->name), d, (long long)dims[d], mpri_err_name(text), have);
         return mpri_err_advice(err, "give all inputs of one batch the same symbolic dims");
     }
-    return MPR_OK;
+    return take_shape(v, rank, dims);
 }
 
 /* The names of all single symbols among the dims of the inputs. */

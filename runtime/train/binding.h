@@ -4,8 +4,9 @@
 
 #include "runtime/ir/graph.h"
 
-/* The dims of one input of g. MPR_E_SHAPE tells the symbol and both numbers. */
-mpr_status mpri_bind_input(const Graph *g, DimBinding *b, const Value *input, int rank,
+/* The dims of one input of g, which also becomes its shape. MPR_E_SHAPE tells the symbol and both
+ * numbers. */
+mpr_status mpri_bind_input(const Graph *g, DimBinding *b, Value *input, int rank,
                            const int64_t *dims, Err *err);
 /* NULL-terminated "batch=4" …; a name that g lacks is MPR_E_USAGE and lists those it has. NULL:
  * nothing. */

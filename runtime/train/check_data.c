@@ -196,9 +196,6 @@ static mpr_status bind_shapes(const CheckSource *s, BoundModel *b, Err *err)
         Value *v = mpri_graph_find_value(b->g, b->fed[i].name);
         const Tensor *t = &b->fed[i].t;
         TRY(mpri_bind_input(b->g, binding, v, t->rank, t->dims, err));
-        if (v->shape.rank >= 0) continue;
-        v->shape.rank = t->rank;
-        memcpy(v->shape.d, t->dims, sizeof(int64_t) * (size_t)t->rank);
     }
     Arena scratch;
     mpri_arena_init(&scratch, &ctx->alloc, 0);

@@ -74,9 +74,6 @@ static bool bind(const Decider *d, Graph *g, DimBinding *b, Err *err)
             continue;
         }
         if (mpri_bind_input(g, b, v, fed->t.rank, fed->t.dims, err) != MPR_OK) return false;
-        if (v->shape.rank >= 0) continue;
-        v->shape.rank = fed->t.rank;
-        for (int k = 0; k < fed->t.rank; k++) v->shape.d[k] = fed->t.dims[k];
     }
     return true;
 }

@@ -224,13 +224,6 @@ static mpr_tensor fit_rank(const Value *v, const mpr_tensor *t)
     return fit;
 }
 
-static Shape shape_of(const mpr_tensor *t)
-{
-    Shape s = {.rank = t->rank};
-    for (int d = 0; d < t->rank; d++) s.d[d] = t->dims[d];
-    return s;
-}
-
 static FedInput fed_input(const char *name, const mpr_tensor *t)
 {
     FedInput fed = {.name = name, .t = {.data = (void *)(uintptr_t)t->data, .dtype = t->dtype}};
@@ -259,7 +252,6 @@ static mpr_status bind_inputs(Run *r, Graph *g, DimBinding *b)
         }
         mpr_tensor t = strcmp(v->name, "labels") ? e->t : fit_rank(v, &e->t);
         TRY(mpri_bind_input(g, b, v, t.rank, t.dims, r->err));
-        if (v->shape.rank < 0) v->shape = shape_of(&t);
         r->fed[r->n_fed++] = fed_input(v->name, &t);
     }
     return mpri_bind_options(g, b, r->o.bind, r->err);

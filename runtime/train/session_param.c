@@ -54,6 +54,14 @@ static bool any_match(const char *const *globs, const Param *p)
     return false;
 }
 
+/* Named in full, which also trains what the parameter rule takes for a buffer. */
+static bool any_name(const char *const *globs, const Param *p)
+{
+    for (; globs && *globs; globs++)
+        if (!strcmp(*globs, p->name) || !strcmp(*globs, p->public_name)) return true;
+    return false;
+}
+
 /* With the reasons of the first few, which name the nodes that stop the way. */
 static mpr_status nothing_to_train(const Graph *g, Err *err)
 {
@@ -78,6 +86,10 @@ mpr_status mpri_session_select_params(mpr_session *s, Graph *g, Err *err)
     int trainable = 0, trained = 0;
     for (int i = 0; i < g->n_params; i++) {
         Param *p = &g->params[i];
+        if (p->buffer && any_name(s->o.train_only, p)) {
+            p->trained = true;
+            p->reason = "named by train-only";
+        }
         if (!p->trained) continue;
         trainable++;
         if (s->o.train_only && !any_match(s->o.train_only, p)) {

@@ -136,18 +136,6 @@ static mpr_status prepared_graph(mpr_session *s, SessionMode mode, Arena *arena,
     return check_params(s, *out, err);
 }
 
-/* An input of unknown rank has the shape of what is bound to it. */
-static void take_shapes(mpr_session *s, Graph *g)
-{
-    for (int i = 0; i < g->n_inputs; i++) {
-        Value *v = g->inputs[i].value;
-        const SessionInput *in = mpri_session_find_input(s, v->name);
-        if (v->shape.rank >= 0 || !in || !in->bound) continue;
-        v->shape.rank = in->rank;
-        for (int d = 0; d < in->rank; d++) v->shape.d[d] = in->dims[d];
-    }
-}
-
 /* The bind passes on a prepared graph in `arena`. */
 static mpr_status bind_graph(mpr_session *s, const PassOptions *o, const Log *log, Arena *arena,
                              Graph *g, Err *err)
@@ -156,7 +144,6 @@ static mpr_status bind_graph(mpr_session *s, const PassOptions *o, const Log *lo
     DimBinding *binding = mpri_binding_create(arena, g->sym);
     if (!binding) return mpri_err_nomem(err, 0);
     TRY(bind_dims(s, g, binding, err));
-    take_shapes(s, g);
     Arena scratch;
     mpri_arena_init(&scratch, &s->ctx->alloc, 0);
     PassCtx ctx = {

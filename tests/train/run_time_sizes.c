@@ -295,7 +295,8 @@ static void runs(void **state)
     each(given_to_a_run);
 }
 
-/* An input without a rank takes the shape of what is bound, and another shape gives another plan. */
+/* An input without a rank takes the shape of what is bound, and another shape gives another plan.
+ */
 static void rank_from_data(void **state)
 {
     (void)state;
@@ -330,12 +331,61 @@ static void rank_from_data(void **state)
     mpr_context_destroy(ctx);
 }
 
+/* logits is 1x3 expanded to [n, 3], and n, the batch by way of a float, stays open until then: so
+ * do the sizes of the labels, which have those of the data. */
+static void labels_from_data(void **state)
+{
+    (void)state;
+    static const float w[6] = {1, 0, 0, 0, 1, 0}, x[10] = {0};
+    static const int64_t labels[5] = {0, 1, 2, 0, 1}, one[2] = {1}, start[1] = {0}, three[1] = {3};
+    Wire g = wm_begin();
+    wm_value(&g, 11, "x", MPR_FLOAT32, D(-1, 2));
+    wm_add_f32(&g, "w", (const int64_t[]){2, 3, -1}, w);
+    wm_add_i64(&g, "one", (const int64_t[]){1, -1}, one);
+    wm_add_i64(&g, "start", (const int64_t[]){1, -1}, start);
+    wm_add_i64(&g, "three", (const int64_t[]){1, -1}, three);
+    wm_add_node(&g, "MatMul", "product", "x w", "h");
+    wm_add_node(&g, "Shape", "shape", "x", "sizes");
+    wm_add_node(&g, "Slice", "first", "sizes start one", "rows");
+    for (int back = 0; back < 2; back++) {
+        Wire n = wm_node("Cast", "cast", back ? "real" : "rows", back ? "n" : "real");
+        wm_attr_int(&n, "to", back ? MPR_INT64 : MPR_FLOAT32);
+        GRAPH_ADD_NODE(&g, &n);
+    }
+    axis_node(&g, "Concat", "cat", "n three", "to");
+    wm_add_node(&g, "Expand", "expand", "h to", "logits");
+    wm_value(&g, 12, "logits", MPR_FLOAT32, NULL);
+    Wire wire = wm_model(&g, 9, 18);
+    mpr_context *ctx;
+    mpr_model *m;
+    mpr_session *s;
+    mpr_context_options o = {.size = sizeof o, .threads = 1};
+    mpr_session_options so = {.size = sizeof so, .loss = "cross-entropy"};
+    assert_int_equal(mpr_context_create(&o, &ctx), MPR_OK);
+    assert_call(mpr_model_load(ctx, wm_write_model("labels.onnx", &wire), NULL, &m), ctx);
+    assert_call(mpr_session_open(m, &so, &s), m);
+    float loss;
+    for (int64_t rows_given = 5; rows_given > 1; rows_given -= 2) {
+        assert_call(mpr_session_bind(s, "x", x, MPR_FLOAT32, D(rows_given, 2), 2), s);
+        assert_call(mpr_session_bind(s, "labels", labels, MPR_INT64, &rows_given, 1), s);
+        assert_call(mpr_session_forward(s, &loss), s);
+        assert_float_equal(loss, 1.0986123, 1e-6); /* ln 3 */
+        assert_call(mpr_session_backward(s, NULL), s);
+    }
+    assert_call(mpr_session_bind(s, "labels", labels, MPR_INT64, (const int64_t[]){4}, 1), s);
+    assert_int_equal(mpr_session_forward(s, &loss), MPR_E_SHAPE);
+    mpr_session_close(s);
+    mpr_model_destroy(m);
+    mpr_context_destroy(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions),
         cmocka_unit_test(runs),
         cmocka_unit_test(rank_from_data),
+        cmocka_unit_test(labels_from_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -220,7 +220,9 @@ typedef struct mpr_session_options {
     bool has_dropout;              /* with a loss: every Dropout drops in training, with the ratio `dropout` in */
     float dropout;                 /* [0,1); a model without any gets it where the usual recipes have it, and the log says so */
     bool bn_train;                 /* every BatchNormalization normalises with the batch and keeps running statistics, updated
-                                      by each forward, saved and exported; false: only nodes that the file has in training mode */
+                                      each forward, saved and exported; false: only nodes that the file has in training mode */
+    bool count_labels;             /* with loss "output:NAME": mpr_session_label_count tells what the loss of the model itself
+                                      counted (class weights included). MPR_E_USAGE when it is not a mean over labels */
 } mpr_session_options;
 
 MPR_API MPR_MUST_USE mpr_status mpr_session_open(mpr_model *model, const mpr_session_options *options, mpr_session **out);
@@ -243,7 +245,7 @@ MPR_API MPR_MUST_USE mpr_status mpr_session_backward(mpr_session *s, mpr_scaler 
 MPR_API MPR_MUST_USE mpr_status mpr_session_set_loss_divisor(mpr_session *s, float divisor);
 MPR_API MPR_MUST_USE mpr_status mpr_session_zero_grad(mpr_session *s);
 
-/* Which tensor of the last batch became non-finite first, and at which node. */
+/* Which tensor of the window became non-finite first, and at which node. */
 typedef struct mpr_nonfinite {
     size_t size;
     bool found;            /* false: all is finite, and the rest is empty */
@@ -255,10 +257,14 @@ typedef struct mpr_nonfinite {
     bool is_nan;           /* the first bad element; else an infinity */
     int64_t elements, nans, infs, first;
     double low, high;      /* of the finite elements */
+    int micro_batch, micro_batches; /* 1-based number in the window of gradients that are added up */
 } mpr_nonfinite;
 /* After a skipped step or a loss that is not finite: runs the bound batch again, kernel by kernel, with the
  * same weights and random numbers, and looks at every value. Backward is included once one has run. Gradients
- * and running statistics stay as they are; no backward may follow. Texts are good until the next call. */
+ * and running statistics stay as they are; no backward may follow. Texts are good until the next call.
+ * Of a window of several backward passes every micro-batch is run, in their order: call it before the next batch
+ * is bound. The session copies their inputs for that when another batch takes their place (not for windows of one
+ * batch), up to 256 MiB; what is beyond is passed over. */
 MPR_API MPR_MUST_USE mpr_status mpr_session_find_nonfinite(mpr_session *s, mpr_nonfinite *out);
 
 typedef struct mpr_tensor {
@@ -269,7 +275,8 @@ typedef struct mpr_tensor {
 } mpr_tensor;
 /* Output of the last forward or evaluate, in f32 when it was a 16-bit value; good until the next call. */
 MPR_API MPR_MUST_USE mpr_status mpr_session_output(mpr_session *s, const char *name, mpr_tensor *out);
-/* How many labels the last loss counted (labels other than ignore_index; elements for mse). */
+/* How many labels the last loss counted (labels other than ignore_index; elements for mse; see count_labels).
+ * The gradient of the mean over N labels of a window: before each backward, mpr_session_set_loss_divisor(N / count). */
 MPR_API MPR_MUST_USE mpr_status mpr_session_label_count(mpr_session *s, double *count);
 
 /* Parameters by initializer name or public name: FP32 masters. get copies out, set copies in. */
@@ -369,7 +376,7 @@ MPR_API MPR_MUST_USE mpr_status mpr_scaler_unscale(mpr_scaler *scaler, mpr_optim
 /* outcome may be NULL: then nothing is read back from the device. */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome);
 /* MPR_E_NONFINITE (diverged) when max_consecutive_skips is reached, after its effect: the text names step, last
- * scales, and the first bad tensor and node of the batch that is bound. */
+ * scales, and the first bad tensor and node, as mpr_session_find_nonfinite does. */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_update(mpr_scaler *scaler);
 /* Outcome of the last step of opt by this scaler, also after update: for a step that was called with NULL.
  * MPR_E_ORDER when there was none. */
@@ -429,12 +436,15 @@ typedef struct mpr_prepare_options {
     float max_grad_norm;             /* 0: no clipping, the norm is measured all the same */
     const mpr_scaler_options *scaler; /* NULL: dynamic for f16, none otherwise */
     int64_t epochs;                  /* mpr_prepared_next ends after these; 0: never */
+    /* A window gives the gradient of the mean over all its labels, as one large batch would, instead of the mean of
+     * its micro-batches' means. The two are the same where every micro-batch counts as many labels. */
+    bool mean_over_labels;
 } mpr_prepare_options;
 
 typedef struct mpr_step_result {
     mpr_step_outcome outcome;
     bool window_open;        /* more micro-batches to come before an update: nothing was stepped */
-    float loss;              /* mean over the micro-batches of the window, unscaled */
+    float loss;              /* mean over the micro-batches of the window (or its labels), unscaled */
     float grad_norm;         /* before clipping, unscaled */
     float scale;             /* used in this step */
     double learning_rate;    /* used in this step */

@@ -43,6 +43,7 @@ static mpr_status fuse_activation(Graph *g, Node *act, bool *changed, Err *err)
         pre = n->out[1];
         mpri_value_replace(g, x, pre); /* a Reshape between reads it from now on */
     }
+    mpri_node_set_origin(g, n, act);
     ((FusedMatMulParams *)n->params)->activation = mpri_intern(g->names, name);
     if (!((FusedMatMulParams *)n->params)->activation) return mpri_err_nomem(err, 16);
     TRY(mpri_infer_node(g, n, err));

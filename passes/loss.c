@@ -315,5 +315,9 @@ mpr_status mpri_pass_loss(PassCtx *ctx, Graph *g, bool *changed, Err *err)
     TRY(build_loss(ctx, &b, &loss));
     TRY(name_loss(ctx, g, loss, err));
     *changed = true;
+    if (!o->count_labels || strncmp(o->loss, "output:", 7)) return MPR_OK;
+    Value *count = NULL;
+    TRY(mpri_loss_count(&b, loss, o->loss + 7, &count));
+    TRY(mpri_graph_add_output(g, MPRI_LOSS_COUNT, count, err));
     return MPR_OK;
 }

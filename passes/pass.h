@@ -42,6 +42,7 @@ typedef struct PassOptions {
     const char *labels;   /* name of the graph input that the loss pass makes: "labels" */
     int64_t ignore_index;
     float label_smoothing;
+    bool count_labels;    /* of a loss of the model: graph output "mpr.loss_count", see loss_count.c */
     /* precision */
     DType autocast;       /* MPR_DTYPE_NONE: off */
     const Profile *profile; /* needed when autocast is on */
@@ -110,6 +111,10 @@ mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Ge
 mpr_status mpri_pass_recompute(PassCtx *, Graph *, bool *, Err *); /* 16-bit values that backward can make again */
 mpr_status mpri_pass_fuse(PassCtx *, Graph *, bool *, Err *);      /* bias + activation epilogues, casts into kernels */
 mpr_status mpri_pass_schedule(PassCtx *, Graph *, bool *, Err *);  /* order that frees memory early */
+
+/* passes/loss_count.c: an f32 scalar. MPR_E_USAGE when the loss is not a mean over labels; name: of the loss. */
+#define MPRI_LOSS_COUNT "mpr.loss_count"
+mpr_status mpri_loss_count(Builder *b, Value *loss, const char *name, Value **count);
 
 /* Node.why of a node that autocast lets compute in f32 for the sake of a scalar, and of the Cast behind it. */
 extern const char mpri_autocast_inside[];

@@ -92,7 +92,7 @@ static mpr_status find_nonfinite(mpr_session *s, mpr_nonfinite *out, Err *err)
     if (!s->nonfinite) return mpri_err_nomem(err, sizeof(NonFinite));
     NonFinite *f = s->nonfinite;
     mpr_nonfinite r = {.size = size, .text = "", .advice = "", .tensor = "", .node = "", .op = ""};
-    if (mpri_forensics_find(s, s->forward_count - 1, s->backward_done, f)) {
+    if (mpri_forensics_window(s, f)) {
         r = (mpr_nonfinite){.size = size,
                             .found = true,
                             .text = f->text,
@@ -107,7 +107,9 @@ static mpr_status find_nonfinite(mpr_session *s, mpr_nonfinite *out, Err *err)
                             .infs = f->range.inf + f->range.minus_inf,
                             .first = f->range.first,
                             .low = f->range.low,
-                            .high = f->range.high};
+                            .high = f->range.high,
+                            .micro_batch = f->micro,
+                            .micro_batches = f->micros};
     }
     memcpy(out, &r, size);
     return MPR_OK;

@@ -410,10 +410,29 @@ static void note_differences(Loader *l)
 }
 
 typedef struct Position {
-    int64_t steps, updates, samples, epoch, batch, micro, length, forward, order_seed;
-    double loss_sum;
+    int64_t steps, updates, samples, epoch, batch, micro, length, divisor, forward, order_seed;
+    double loss_sum, weight, labels;
     bool loss_bad;
 } Position;
+
+/* What an open window weighs. Files of before have windows of equal micro-batches. */
+static mpr_status read_weights(Loader *l, const mpr_prepared *p, const json_t *window, Position *at)
+{
+    const char *mean = json_string_value(json_object_get(window, "mean"));
+    bool labels = mean && !strcmp(mean, "labels");
+    at->divisor = at->length;
+    at->weight = (double)at->micro;
+    if (mean) {
+        TRY(get_count(l, window, "divisor", &at->divisor));
+        at->weight = get_real(window, "weight");
+        at->labels = get_real(window, "labels");
+    }
+    if (!at->micro || labels == p->o.mean_over_labels) return MPR_OK;
+    mpri_err_set(l->err, MPR_E_CHECKPOINT, "%s: the open window takes its mean over %s, this run "
+                 "over %s", MPRI_STATE_FILE, labels ? "labels" : "batches",
+                 labels ? "batches" : "labels");
+    return mpri_err_advice(l->err, "resume with the accumulation-mean of the saved run");
+}
 
 static mpr_status read_position(Loader *l, const mpr_prepared *p, Position *at)
 {
@@ -428,7 +447,8 @@ static mpr_status read_position(Loader *l, const mpr_prepared *p, Position *at)
     TRY(get_count(l, json_object_get(l->root, "random"), "forward", &at->forward));
     at->loss_sum = get_real(window, "loss_sum");
     at->loss_bad = json_is_true(json_object_get(window, "loss_bad"));
-    if (at->micro > INT32_MAX || at->length > INT32_MAX)
+    TRY(read_weights(l, p, window, at));
+    if (at->micro > INT32_MAX || at->length > INT32_MAX || at->divisor > INT32_MAX)
         return refuse(l, MPRI_STATE_FILE, "the window is out of range");
     return compare_data(l, p, &at->order_seed);
 }
@@ -442,6 +462,9 @@ static void apply_position(Loader *l, mpr_prepared *p, const Position *at)
     p->batch = at->batch;
     p->micro = (int)at->micro;
     p->length = (int)at->length;
+    p->divisor = (int)at->divisor;
+    p->weight = at->weight;
+    p->labels = at->labels;
     p->loss_sum = at->loss_sum;
     p->loss_bad = at->loss_bad;
     p->bound = false;

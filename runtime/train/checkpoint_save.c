@@ -133,7 +133,12 @@ static void put_position(Text *t, const mpr_prepared *p)
     mpri_text_add(t, "\"window\": {\"micro\": %d, \"length\": %d, \"loss_sum\": ", p->micro,
                   p->length);
     mpri_json_f64(t, p->loss_sum);
-    mpri_text_add(t, ", \"loss_bad\": %s},\n", p->loss_bad ? "true" : "false");
+    mpri_text_add(t, ", \"loss_bad\": %s, \"divisor\": %d, \"weight\": ",
+                  p->loss_bad ? "true" : "false", p->divisor);
+    mpri_json_f64(t, p->weight);
+    mpri_text_put(t, ", \"labels\": ");
+    mpri_json_f64(t, p->labels);
+    mpri_text_add(t, ", \"mean\": \"%s\"},\n", p->o.mean_over_labels ? "labels" : "batches");
     if (p->data)
         mpri_text_add(t,
                       "\"data\": {\"rows\": %lld, \"batch_size\": %lld, \"shuffle\": %s, "

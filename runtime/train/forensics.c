@@ -64,87 +64,6 @@ bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size)
     return false;
 }
 
-/* ---- names ---- */
-
-static const Node *file_node(const mpr_session *s, const char *name, size_t n)
-{
-    const Graph *g = s->model->m->graph;
-    for (const Node *x = g->first; x && n; x = x->next)
-        if (strlen(x->name) == n && !memcmp(x->name, name, n)) return x;
-    return NULL;
-}
-
-static bool moves(const Node *n) { return n->op->cast_cuda == CAST_MOVE || mpri_is(n, OP_Cast); }
-
-/* A node of the file that n stands for; the last one where there are several. */
-static const Node *origin_node(const mpr_session *s, const Node *n)
-{
-    const Graph *g = s->model->m->graph;
-    for (const Node *x = n->origin.n ? g->last : NULL; x; x = x->prev)
-        for (int i = 0; i < x->origin.n && (moves(n) || !moves(x)); i++)
-            for (int k = 0; k < n->origin.n; k++)
-                if (x->origin.v[i] == n->origin.v[k]) return x;
-    return NULL;
-}
-
-static void put_name(char name[256], char op[64], const char *from, size_t n, const char *type)
-{
-    snprintf(name, 256, "%.*s", (int)(n < 255 ? n : 255), from);
-    snprintf(op, 64, "%s", type);
-}
-
-/* An autocast's cast goes by the node that reads what it made. */
-static bool name_cast(const mpr_session *s, const Node *n, char name[256], char op[64])
-{
-    const Use *u = mpri_is(n, OP_Cast) ? n->out[0]->uses : NULL;
-    if (!u || n->segment != SEG_FORWARD || mpri_is(u->user, OP_Cast) ||
-        file_node(s, n->name, strlen(n->name)))
-        return false;
-    mpri_forensics_node(s, u->user, name, op);
-    snprintf(op, 64, "cast to %s", mpri_dtype_long(n->out[0]->dtype));
-    return true;
-}
-
-void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], char op[64])
-{
-    static const char prefix[] = "grad:";
-    const char *at = n->name;
-    if (name_cast(s, n, name, op)) return;
-    if (n->segment == SEG_BACKWARD && !strncmp(at, prefix, 5)) at += 5;
-    /* "NODE/Op" of a rule, "NODE/Op/Op" of a rule's rule: the longest name that the file has */
-    for (size_t len = strlen(at); len; len--) {
-        const Node *x = len == strlen(at) || at[len] == '/' ? file_node(s, at, len) : NULL;
-        if (!x) continue;
-        const Node *y = moves(x) && !moves(n) ? origin_node(s, n) : NULL;
-        if (y) x = y; /* the layout was taken into the node before it */
-        put_name(name, op, x->name, strlen(x->name), x->op->name);
-        return;
-    }
-    const Node *x = origin_node(s, n);
-    if (x && x->name[0]) put_name(name, op, x->name, strlen(x->name), x->op->name);
-    else put_name(name, op, at, strlen(at), n->op->name);
-}
-
-/* The name that people know: of a parameter its public one; a copy in another type goes by the name
- * of what it copies. */
-void mpri_forensics_tensor(const Plan *p, const Value *v, char *buf, size_t size)
-{
-    const Graph *g = p->graph;
-    const char *name = v->name, *copy = strstr(name, "__mpr_");
-    size_t n = copy ? (size_t)(copy - name) : strlen(name);
-    if (n > 6 && !memcmp(name, "param:", 6)) name += 6, n -= 6;
-    for (int i = 0; i < g->n_params; i++) {
-        const Param *x = &g->params[i];
-        if (v->param != i && (strlen(x->name) != n || memcmp(x->name, name, n))) continue;
-        name = x->public_name;
-        n = strlen(name);
-        break;
-    }
-    char text[512];
-    snprintf(text, sizeof text, "%.*s", (int)(n < 500 ? n : 500), name);
-    snprintf(buf, size, "%s", mpri_err_name(text));
-}
-
 /* ---- one look at every step ---- */
 
 static const void *value_data(const Plan *p, const Value *v)
@@ -323,82 +242,6 @@ void mpri_search_close(Search *f)
     f->roots = NULL;
 }
 
-/* ---- text ---- */
-
-static void put_range(char *buf, size_t size, const TensorRange *r)
-{
-    size_t used = strlen(buf);
-    int64_t bad = r->nan + r->inf + r->minus_inf;
-    char low[32], high[32];
-    if (used + 1 >= size) return;
-    if (r->low <= r->high)
-        snprintf(buf + used, size - used, "%s to %s", mpri_print_f32(low, (float)r->low),
-                 mpri_print_f32(high, (float)r->high));
-    else snprintf(buf + used, size - used, "no finite element");
-    used = strlen(buf);
-    if (bad && used + 1 < size)
-        snprintf(buf + used, size - used, " (%lld not finite)", (long long)bad);
-}
-
-static const char *bad_word(const NonFinite *o)
-{
-    if (o->is_nan) return "NaN";
-    return o->range.inf ? "inf" : "-inf";
-}
-
-static void write_text(NonFinite *o)
-{
-    static const char *const sources[] = {"input", "constant", "parameter"};
-    char *t = o->text;
-    size_t size = sizeof o->text;
-    const TensorRange *r = &o->range;
-    int64_t bad = r->nan + r->inf + r->minus_inf;
-    if (o->kind <= BAD_PARAMETER)
-        snprintf(t, size, "%s '%s' is %s at element %lld", sources[o->kind], o->tensor, bad_word(o),
-                 (long long)r->first);
-    else
-        snprintf(t, size, "%s of node '%s' (%s): tensor '%s' is %s at element %lld",
-                 o->kind == BAD_FORWARD ? "forward" : "gradient", o->node, o->op, o->tensor,
-                 bad_word(o), (long long)r->first);
-    size_t used = strlen(t);
-    snprintf(t + used, size - used, "; %lld of %lld elements not finite (%lld NaN), the others ",
-             (long long)bad, (long long)r->n, (long long)r->nan);
-    if (bad < r->n) {
-        TensorRange finite = *r;
-        finite.nan = finite.inf = finite.minus_inf = 0;
-        put_range(t, size, &finite);
-    } else {
-        t[strlen(t) - strlen(", the others ")] = 0;
-    }
-    for (int i = 0; i < o->n_in; i++) {
-        used = strlen(t);
-        snprintf(t + used, size - used, "%s'%s' ", i ? ", " : "; inputs: ", o->in[i].tensor);
-        put_range(t, size, &o->in[i].range);
-    }
-}
-
-static void write_advice(NonFinite *o)
-{
-    /* --keep-fp32 takes names that begin with a slash, and operators */
-    const char *keep = o->node[0] == '/' ? o->node : o->op;
-    char *t = o->advice;
-    size_t size = sizeof o->advice;
-    if (o->kind == BAD_INPUT) {
-        snprintf(t, size, "look at the data of '%.100s'", o->tensor);
-    } else if (o->kind <= BAD_PARAMETER) {
-        snprintf(t, size, "'%.100s' itself is damaged: start from an earlier checkpoint, and look "
-                          "at the learning rate", o->tensor);
-    } else if (o->kind == BAD_BACKWARD) {
-        snprintf(t, size, "lower the learning rate or --min-scale, or keep the node in float32 "
-                          "with --keep-fp32 '%.200s'", keep);
-    } else if (mpri_dtype_is_low(o->dtype)) {
-        snprintf(t, size, "keep the node in float32 with --keep-fp32 '%.200s', or lower the "
-                          "learning rate", keep);
-    } else {
-        snprintf(t, size, "look at what the node reads; lower the learning rate");
-    }
-}
-
 /* ---- the search ---- */
 
 /* The inputs lie in buffers that activations use later: they are fed before they are looked at. */
@@ -460,41 +303,94 @@ static bool search(Search *f, uint64_t count, bool backward, Err *err)
     if (run(f, SEG_FORWARD, count, second_run, err) != MPR_OK) return false;
     if (o->kind == BAD_BACKWARD && run(f, SEG_BACKWARD, count, second_run, err) != MPR_OK)
         return false;
-    mpri_forensics_node(f->s, f->p->steps[step].node, o->node, o->op);
+    f->culprit = f->p->steps[step].node;
+    mpri_forensics_node(f->s, f->culprit, o->node, o->op);
+    mpri_forensics_others(f->s, f->culprit, o->node, o->also, sizeof o->also);
     return o->range.first >= 0;
+}
+
+/* The search in one plan; *culprit is the node when there is one. */
+static bool search_plan(mpr_session *s, Plan *p, uint64_t count, bool backward, NonFinite *out,
+                        const Node **culprit)
+{
+    Err err;
+    Search f;
+    bool found = false;
+    mpri_err_clear(&err);
+    *culprit = NULL;
+    *out = (NonFinite){.range = {.first = -1}, .micro = 1, .micros = 1};
+    if (mpri_search_open(&f, s, p, &err) == MPR_OK) {
+        f.out = out;
+        if (run(&f, SEG_FORWARD, count, no_run, &err) == MPR_OK) {
+            found = mpri_search_sources(&f);
+            if (found) {
+                for (int i = 0; i < p->graph->n_values; i++)
+                    if (f.roots[i] && (f.state[i] == STATE_BAD || f.roots[i]->kind == VAL_SLOT ||
+                                       f.roots[i]->param >= 0))
+                        describe_source(&f, f.roots[i]);
+            } else {
+                found = search(&f, count, backward, &err);
+            }
+        }
+    }
+    *culprit = f.culprit;
+    mpri_search_close(&f);
+    return found;
+}
+
+/* ---- kernels that do the work of several nodes ---- */
+
+static bool share_origin(const Node *a, const Node *b)
+{
+    for (int i = 0; i < a->origin.n; i++)
+        for (int k = 0; k < b->origin.n; k++)
+            if (a->origin.v[i] == b->origin.v[k]) return true;
+    return false;
+}
+
+/* Is b a part of what a computes, or a itself? */
+static bool part_of(const Node *a, const Node *b)
+{
+    if (a->segment != b->segment) return false;
+    if (!strcmp(a->name, b->name) || share_origin(a, b)) return true;
+    for (int i = 0; i < a->n_out; i++)
+        for (int k = 0; k < b->n_out; k++)
+            if (a->out[i] && b->out[k] && !strcmp(a->out[i]->name, b->out[k]->name)) return true;
+    return false;
+}
+
+/* With a kernel for each node, other roundings may overflow elsewhere: what is found there counts
+ * only where it is a part of the kernel that was bad in the step itself. */
+static void look_inside(mpr_session *s, uint64_t count, bool backward, const Node *fused,
+                        NonFinite *out)
+{
+    Err quiet;
+    Plan *plan;
+    NonFinite part;
+    const Node *culprit;
+    mpri_err_clear(&quiet);
+    if (mpri_session_unfused(s, &plan, &quiet) != MPR_OK) return;
+    if (search_plan(s, plan, count, backward, &part, &culprit) && culprit &&
+        part_of(fused, culprit))
+        *out = part;
+    mpri_plan_destroy(plan);
 }
 
 bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, NonFinite *out)
 {
     Err err;
     SessionPlan *sp;
-    bool found = false;
+    const Node *culprit;
     mpri_err_clear(&err);
     *out = (NonFinite){.range = {.first = -1}};
     if (!s->loss || mpri_session_plan(s, MODE_TRAIN, &sp, &err) != MPR_OK) return false;
     if (s->current != sp) s->outputs_valid = false;
     s->forward_done = false;
-    Search f;
-    if (mpri_search_open(&f, s, sp->plan, &err) == MPR_OK) {
-        f.out = out;
-        if (run(&f, SEG_FORWARD, forward_count, no_run, &err) == MPR_OK) {
-            found = mpri_search_sources(&f);
-            if (found) {
-                for (int i = 0; i < sp->plan->graph->n_values; i++)
-                    if (f.roots[i] && (f.state[i] == STATE_BAD || f.roots[i]->kind == VAL_SLOT ||
-                                       f.roots[i]->param >= 0))
-                        describe_source(&f, f.roots[i]);
-            } else {
-                found = search(&f, forward_count, backward, &err);
-            }
-        }
-    }
-    mpri_search_close(&f);
-    if (found) {
-        write_text(out);
-        write_advice(out);
-    }
-    return found;
+    if (!search_plan(s, sp->plan, forward_count, backward, out, &culprit)) return false;
+    if (culprit) look_inside(s, forward_count, backward, culprit, out);
+    mpri_forensics_text(out);
+    mpri_forensics_advice(out);
+    return true;
 }
 
 bool mpri_session_first_bad(mpr_session *s, bool backward, char *buf, size_t size)

@@ -4,7 +4,9 @@
  * When one of them is bad the same step runs once more, kernel by kernel: same plan, same inputs,
  * same random numbers, weights untouched because the step was skipped, nothing written to slots.
  * The first bad output in the order of execution is the culprit, and a second run up to there
- * measures what its node reads.
+ * measures what its node reads. Where a kernel does the work of several nodes, the step runs once
+ * more with a kernel for each of them: the one of these that is bad first is named. What stands
+ * for several nodes of the file even then (a Linear, a recovered norm) is told with all of them.
  *
  * An infinity can be meant: a mask of -inf that the softmax takes away. It counts as long as only
  * nodes that hand values on (elementwise, layout, maxima) carry it, with the same sign. */
@@ -30,6 +32,7 @@ typedef struct NonFinite {
     BadKind kind;
     char node[256];   /* as the file names it; of BAD_BACKWARD the one whose gradient it is; "" */
     char op[64];      /* operator, "" */
+    char also[256];   /* further nodes of the file that are computed with it, "" */
     char tensor[256];
     DType dtype;
     TensorRange range;
@@ -39,6 +42,7 @@ typedef struct NonFinite {
         char tensor[128];
         TensorRange range;
     } in[BAD_OPERANDS];
+    int micro, micros; /* 1-based micro-batch of the window, and how many there are */
     char text[1400];
     char advice[400];
 } NonFinite;
@@ -46,11 +50,27 @@ typedef struct NonFinite {
 /* Runs the batch that is bound once more, with the counter of random numbers it had. False when all
  * is finite, or it cannot run. backward: the backward pass too, from the seed of the last one. */
 bool mpri_forensics_find(mpr_session *s, uint64_t forward_count, bool backward, NonFinite *out);
+/* The same for all micro-batches of the window in their order, the bound one last; its number stands
+ * in front of the text. */
+bool mpri_forensics_window(mpr_session *s, NonFinite *out);
+/* Puts "micro-batch 2 of 4: " before the text; nothing in a window of one. */
+void mpri_forensics_number(NonFinite *out, int micro, int micros);
+/* What is bound is micro-batch `micro` of `micros`, of that forward pass: its seed was that of its
+ * own weight. */
+bool mpri_forensics_micro(mpr_session *s, uint64_t forward_count, int micro, int micros,
+                          NonFinite *out);
 /* A name for people of the node behind a step of a plan, and its operator: what the file has where
  * possible. For a node of the backward pass the forward node that it differentiates. */
 void mpri_forensics_node(const mpr_session *s, const Node *n, char name[256], char op[64]);
 /* The same for a value. */
 void mpri_forensics_tensor(const Plan *p, const Value *v, char *buf, size_t size);
+
+/* ", computed with '/fc/Add' (Add)": what else of the file n stands for than the node `name`. */
+void mpri_forensics_others(const mpr_session *s, const Node *n, const char *name, char *buf,
+                           size_t size);
+/* Writes text and advice from the other fields. */
+void mpri_forensics_text(NonFinite *out);
+void mpri_forensics_advice(NonFinite *out);
 
 /* One look at every value of a run, in the order of execution. */
 enum { STATE_BAD = 1, STATE_INF = 2, STATE_MINUS_INF = 4 }; /* the last two: meant */
@@ -62,6 +82,7 @@ typedef struct Search {
     int first[2];         /* first bad step of the forward and the backward segment, -1 */
     int stop_at;          /* second run: the step to measure, -1 in the first */
     NonFinite *out;
+    const Node *culprit;
 } Search;
 /* Close it also after a failure. */
 mpr_status mpri_search_open(Search *f, mpr_session *s, Plan *p, Err *err);

@@ -22,16 +22,19 @@ static mpr_scaler_options scaler_options(const mpr_session *s, const mpr_prepare
     return mpri_scaler_fill(&so);
 }
 
-/* A data set can bind any batch again; what the caller bound is kept until the window ends. */
-static mpr_status make_kept(mpr_prepared *p, Err *err)
+/* A mean over the labels of a window needs their number, and a scaler that takes part. */
+static mpr_status check_mean(const mpr_session *s, const mpr_prepare_options *o,
+                             const mpr_scaler_options *scaler, Err *err)
 {
-    int n = p->o.gradient_accumulation_steps;
-    if (p->data || n == 1) return MPR_OK;
-    size_t bytes = (size_t)n * sizeof(*p->kept);
-    p->kept = mpri_context_alloc(p->s->ctx, bytes);
-    if (!p->kept) return mpri_err_nomem(err, bytes);
-    p->n_kept = n;
-    return MPR_OK;
+    if (!o->mean_over_labels) return MPR_OK;
+    if (scaler->disabled) {
+        mpri_err_set(err, MPR_E_USAGE, "mean_over_labels together with a disabled scaler");
+        return mpri_err_advice(err, "use a constant scale of 1");
+    }
+    if (s->o.count_labels || strncmp(s->loss, "output:", 7)) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "mean_over_labels: the loss '%s' is the model's own, and the "
+                 "session does not count its labels", mpri_err_name(s->loss + 7));
+    return mpri_err_advice(err, "open the session with count_labels");
 }
 
 mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
@@ -64,7 +67,8 @@ mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
     p->base_rate = mpri_optimizer_rate(opt);
     mpr_scaler_options so = scaler_options(s, &o);
     p->o.scaler = NULL;
-    mpr_status status = make_kept(p, err);
+    mpr_status status = check_mean(s, &o, &so, err);
+    s->window_elsewhere = data != NULL;
     if (status == MPR_OK) status = mpri_scaler_create(s, &so, &p->scaler, err);
     if (status != MPR_OK) {
         mpri_prepared_destroy(p);
@@ -79,8 +83,7 @@ void mpri_prepared_destroy(mpr_prepared *p)
     if (!p) return;
     mpr_session *s = p->s;
     mpri_scaler_destroy(p->scaler);
-    for (int i = 0; i < p->n_kept; i++) mpri_session_batch_free(s, &p->kept[i]);
-    mpri_free(&s->ctx->alloc, p->kept);
+    s->window_elsewhere = false;
     s->children--;
     mpri_handle_end(&p->h);
     mpri_free(&s->ctx->alloc, p);
@@ -90,12 +93,26 @@ static void open_window(mpr_prepared *p)
 {
     p->length = p->o.gradient_accumulation_steps;
     p->micro = 0;
-    p->loss_sum = 0;
+    p->loss_sum = p->weight = p->labels = 0;
     p->loss_bad = false;
-    p->first_forward = p->s->forward_count;
-    if (!p->data) return;
-    int64_t left = mpri_dataset_batches(p->data) - p->batch;
-    if (left < p->length) p->length = (int)left;
+    if (p->data) {
+        int64_t left = mpri_dataset_batches(p->data) - p->batch;
+        if (left < p->length) p->length = (int)left;
+    }
+    p->divisor = p->length;
+}
+
+/* Weight of the micro-batch that went forward: with mean_over_labels its labels, in units of the
+ * first micro-batch's, so that equal numbers give the bits of the plain mean. */
+static mpr_status weigh(mpr_prepared *p, double *weight, Err *err)
+{
+    double labels;
+    *weight = 1;
+    if (!p->o.mean_over_labels) return MPR_OK;
+    TRY(mpri_session_label_count(p->s, &labels, err));
+    if (p->labels == 0) p->labels = labels;
+    *weight = labels > 0 ? labels / p->labels : 0;
+    return MPR_OK;
 }
 
 mpr_status mpri_prepared_next(mpr_prepared *p, bool *more, Err *err)
@@ -123,14 +140,11 @@ static bool ends_run(const mpr_prepared *p)
     return sc->o.max_consecutive_skips && sc->skips_in_row + 1 >= sc->o.max_consecutive_skips;
 }
 
-/* "micro-batch 2 of 4: " before the text of what was found. */
-static void tell(mpr_prepared *p, const NonFinite *found, int micro)
+/* The text begins with the number of the micro-batch unless there is only one. */
+static void tell(mpr_prepared *p, const NonFinite *found)
 {
     mpr_scaler *sc = p->scaler;
-    if (p->o.gradient_accumulation_steps > 1)
-        snprintf(p->first_bad, sizeof(p->first_bad), "micro-batch %d of %d: %.1350s", micro + 1,
-                 p->length, found->text);
-    else snprintf(p->first_bad, sizeof(p->first_bad), "%s", found->text);
+    snprintf(p->first_bad, sizeof(p->first_bad), "%s", found->text);
     snprintf(sc->advice, sizeof(sc->advice), "%s", found->advice);
     sc->searched = true;
 }
@@ -144,8 +158,10 @@ static void look_at_loss(mpr_prepared *p, float loss)
     p->loss_bad = true;
     snprintf(p->first_bad, sizeof(p->first_bad), "the loss is %s", mpri_print_f32(text, loss));
     if ((!p->scaler->skips_in_row || ends_run(p)) &&
-        mpri_forensics_find(p->s, p->s->forward_count - 1, false, &found))
-        tell(p, &found, p->micro);
+        mpri_forensics_find(p->s, p->s->forward_count - 1, false, &found)) {
+        mpri_forensics_number(&found, p->micro + 1, p->length);
+        tell(p, &found);
+    }
 }
 
 mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
@@ -160,14 +176,17 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
     }
     if (!p->length) open_window(p);
     float value;
+    double weight;
     TRY(mpri_session_forward(p->s, &value, err));
-    p->s->loss_divisor = (float)p->length;
+    TRY(weigh(p, &weight, err));
+    /* without labels the gradient is zero, whatever it is divided by */
+    p->s->loss_divisor = (float)(weight > 0 ? p->divisor / weight : p->divisor);
     mpr_status status = mpri_session_backward(p->s, p->scaler, err);
     p->s->loss_divisor = 1;
     TRY(status);
-    if (p->kept) TRY(mpri_session_batch_keep(p->s, &p->kept[p->micro], err));
-    if (!isfinite(value) && !p->loss_bad) look_at_loss(p, value);
-    p->loss_sum += (double)value;
+    if (!isfinite(value) && weight > 0 && !p->loss_bad) look_at_loss(p, value);
+    if (weight > 0) p->loss_sum += weight * (double)value;
+    p->weight += weight;
     p->micro++;
     p->batch++;
     p->samples += p->bound_rows;
@@ -178,10 +197,7 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
 
 void mpri_prepared_close_window(mpr_prepared *p)
 {
-    if (p->length && p->micro && p->micro < p->length) {
-        p->scaler->extra = (double)p->length / p->micro;
-        p->length = p->micro;
-    }
+    if (p->length && p->micro && p->micro < p->length) p->length = p->micro;
 }
 
 /* Micro-batch i of the window once more. False: it is finite, or cannot be run again. */
@@ -190,14 +206,11 @@ static bool search_micro(mpr_prepared *p, int i, NonFinite *found)
     mpr_session *s = p->s;
     Err quiet;
     mpri_err_clear(&quiet);
-    if (p->micro > 1 && p->data &&
+    if (p->micro > 1 &&
         mpri_dataset_bind(p->data, p->epoch, p->batch - p->micro + i, NULL, &quiet) != MPR_OK)
         return false;
-    SessionBatch *kept = p->kept ? &p->kept[i] : NULL;
-    if (kept) mpri_session_batch_swap(s, kept);
-    bool bad = mpri_forensics_find(s, p->first_forward + (uint64_t)i, true, found);
-    if (kept) mpri_session_batch_swap(s, kept);
-    return bad;
+    return mpri_forensics_micro(s, s->forward_count - (uint64_t)(p->micro - i), i + 1, p->length,
+                                found);
 }
 
 /* Name the culprit of a window that was skipped. The search for the start-up scale is no news, nor
@@ -210,15 +223,28 @@ static void find_bad(mpr_prepared *p)
     snprintf(p->first_bad, sizeof(p->first_bad), "%s", sc->first_bad);
     bool news = !sc->skips_in_row && (p->updates || sc->o.constant);
     if (!news && !ends_run(p)) return;
-    for (int i = 0; i < p->micro; i++)
-        if (search_micro(p, i, &found)) {
-            tell(p, &found, i);
-            return;
-        }
+    bool bad = !p->data && mpri_forensics_window(p->s, &found);
+    for (int i = 0; p->data && i < p->micro && !bad; i++) bad = search_micro(p, i, &found);
+    if (bad) {
+        tell(p, &found);
+        return;
+    }
     if (p->micro > 1)
         snprintf(p->first_bad, sizeof(p->first_bad),
                  "%.1200s; each of the %d micro-batches is finite by itself", sc->first_bad,
                  p->micro);
+}
+
+/* The mean of the window, and what turns the sum of its gradients into that of this mean. */
+static float take_mean(mpr_prepared *p)
+{
+    if (p->weight > 0) {
+        p->scaler->extra = p->divisor / p->weight;
+        return (float)(p->loss_sum / p->weight);
+    }
+    p->loss_bad = true;
+    snprintf(p->first_bad, sizeof(p->first_bad), "no label of the window counts");
+    return NAN;
 }
 
 static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
@@ -228,7 +254,7 @@ static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
     double factor = p->schedule ? mpri_schedule_factor(p->schedule, p->updates) : 1;
     r->learning_rate = p->base_rate * factor;
     r->scale = sc->o.disabled ? 1 : sc->scale;
-    r->loss = (float)(p->loss_sum / p->length);
+    r->loss = take_mean(p);
     TRY(mpri_optimizer_set_rate(p->opt, r->learning_rate, err));
     TRY(mpri_scaler_unscale(sc, p->opt, err));
     TRY(mpri_optimizer_clip(p->opt, p->o.max_grad_norm, &r->grad_norm, err));
@@ -258,7 +284,7 @@ mpr_status mpri_prepared_step(mpr_prepared *p, mpr_step_result *result, Err *err
     mpr_status status = MPR_OK;
     if (p->micro < p->length) {
         r.window_open = true;
-        r.loss = (float)(p->loss_sum / p->micro);
+        r.loss = (float)(p->loss_sum / p->weight);
     } else {
         status = close_window(p, &r, err);
     }

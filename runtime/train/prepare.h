@@ -25,11 +25,11 @@ struct mpr_prepared {
     int64_t bound_rows;
     /* window */
     int micro, length; /* micro-batches done; planned (0: no window is open) */
-    double loss_sum;
+    int divisor;       /* what their gradients are divided by so far: the length as it was planned */
+    double labels;     /* of the first micro-batch that has any: a weight of 1 (mean_over_labels) */
+    double weight;     /* of all micro-batches done; without mean_over_labels their number */
+    double loss_sum;   /* weighted */
     bool loss_bad;
-    uint64_t first_forward; /* number of the window's first forward pass */
-    SessionBatch *kept;     /* per micro-batch that the caller bound, to look at it again */
-    int n_kept;
     char first_bad[1400];
 };
 

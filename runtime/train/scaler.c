@@ -388,13 +388,13 @@ static void next_window(mpr_scaler *sc)
     sc->s->generation++;
 }
 
-/* The manual loop has not looked for the culprit yet; the last batch is still bound. */
+/* The manual loop has not looked for the culprit yet; the window is still there. */
 static void search(mpr_scaler *sc)
 {
     NonFinite found;
     mpr_session *s = sc->s;
     if (sc->searched || !s->forward_count ||
-        !mpri_forensics_find(s, s->forward_count - 1, true, &found))
+        !mpri_forensics_window(s, &found))
         return;
     sc->searched = true;
     snprintf(sc->first_bad, sizeof(sc->first_bad), "%s", found.text);

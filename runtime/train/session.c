@@ -112,6 +112,7 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
         .labels = mpri_session_labels(s),
         .ignore_index = s->ignore_index,
         .label_smoothing = s->o.label_smoothing,
+        .count_labels = train && s->o.count_labels,
         .autocast = s->painted[mode] ? MPR_DTYPE_NONE : s->autocast[mode],
         .profile = s->profile[mode],
         .training = train && s->loss,
@@ -316,6 +317,7 @@ void mpri_session_close(mpr_session *s)
     if (s->painted[MODE_EVAL] != s->painted[MODE_TRAIN]) mpri_model_destroy(s->painted[MODE_EVAL]);
     mpri_model_destroy(s->painted[MODE_TRAIN]);
     for (int i = 0; i < s->n_inputs; i++) mpri_free(alloc, s->inputs[i].data);
+    mpri_window_free(s);
     mpri_free(alloc, s->fetch);
     if (s->store_ready) mpri_store_destroy(&s->store);
     mpri_device_destroy(s->device);

@@ -51,6 +51,14 @@ typedef struct SessionInput {
     bool bound;
 } SessionInput;
 
+/* A micro-batch of an accumulation window that has given way to another one. */
+typedef struct SessionBatch {
+    SessionInput *inputs; /* parallel to the session's; their buffers stay for the next window */
+    uint64_t forward;     /* number of its forward pass */
+    float divisor;        /* of its loss gradient */
+    bool kept;            /* the inputs are those of this batch */
+} SessionBatch;
+
 /* The model with the control flow that shapes decide (trip counts), for one set of shapes. */
 typedef struct SessionSource {
     const mpr_model *model; /* of the mode */
@@ -107,6 +115,13 @@ struct mpr_session {
     uint64_t forward_count; /* number of training forwards: counter of the random operators */
     int64_t generation;     /* window generation, advanced by the scaler */
     mpr_scaler *scalers;    /* list: their order rules hold for all gradients */
+    SessionBatch *window; /* micro-batches whose gradients are in the buffers, but the bound one */
+    int n_window, cap_window;
+    size_t window_bytes;   /* kept in this window */
+    bool in_window;        /* the bound batch has been run backward */
+    uint64_t window_forward;
+    float window_divisor;  /* of the bound batch */
+    bool window_elsewhere; /* a data set can bind all of them again: nothing is copied */
     PlanWatch watch[SESSION_WATCHES]; /* looks at every kernel of a training step; NULL: none */
     void *watch_user[SESSION_WATCHES];
     struct NonFinite *nonfinite; /* what mpr_session_find_nonfinite found last */
@@ -170,6 +185,8 @@ mpr_status mpri_session_export(mpr_session *s, const char *path, Err *err);
 mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out, Err *err);
 void mpri_session_plans_free(mpr_session *s);
 mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err);
+/* The training plan of the bound shapes with a kernel for each node, in memory of its own. */
+mpr_status mpri_session_unfused(mpr_session *s, Plan **out, Err *err);
 /* The plan of training beside that of float32 throughout, for the bound shapes. */
 typedef struct SessionForecast {
     bool known;               /* false without autocast */
@@ -197,15 +214,17 @@ SessionInput *mpri_session_find_input(mpr_session *s,
 /* Name under which labels are bound: of the options, else "labels". */
 const char *mpri_session_labels(const mpr_session *s);
 
-/* What is bound now, to be bound again later: a window of several micro-batches keeps each of its
- * own. The buffers grow only when a batch is larger than all before. */
-typedef struct SessionBatch {
-    SessionInput *inputs; /* parallel to the session's; NULL: nothing was kept */
-} SessionBatch;
-mpr_status mpri_session_batch_keep(mpr_session *s, SessionBatch *b, Err *err);
+/* Room for the contents of an input. */
+mpr_status mpri_session_reserve(mpr_session *s, SessionInput *in, size_t bytes, Err *err);
+
+/* ---- micro-batches of a window (session_window.c) ---- */
+/* The bound batch is about to give way, or to be run again: if the window goes on, it is kept. */
+void mpri_window_retire(mpr_session *s);
+/* The bound batch has been run backward. Before its parameters count as present. */
+void mpri_window_take(mpr_session *s);
 /* Exchanges what is bound with what was kept. */
-void mpri_session_batch_swap(mpr_session *s, SessionBatch *b);
-void mpri_session_batch_free(mpr_session *s, SessionBatch *b);
+void mpri_window_swap(mpr_session *s, SessionBatch *b);
+void mpri_window_free(mpr_session *s);
 
 /* ---- forensics (forensics.c) ---- */
 /* First non-finite tensor of the last forward (and backward): text into buf. False when all are

@@ -271,6 +271,29 @@ static mpr_status check_memory(const mpr_session *s, const Plan *p, Err *err)
     return mpri_err_advice(err, "use a smaller batch, or raise mpr_limits.memory_bytes");
 }
 
+/* ---- a kernel for each node ---- */
+
+mpr_status mpri_session_unfused(mpr_session *s, Plan **out, Err *err)
+{
+    static const Log silent;
+    Arena arena;
+    Graph *g = NULL;
+    PassOptions o = s->pass[MODE_TRAIN];
+    o.grads = s->loss ? GRADS_TO_SLOTS : GRADS_OFF;
+    o.no_fuse = true;
+    o.dump_after = NULL;
+    mpri_arena_init(&arena, &s->ctx->alloc, 0);
+    mpr_status status = prepared_graph(s, MODE_TRAIN, &arena, &g, err);
+    if (status == MPR_OK) status = bind_graph(s, &o, &silent, &arena, g, err);
+    TRY(plan_of(s, status, g, &arena, out, err));
+    status = check_memory(s, *out, err);
+    if (status == MPR_OK) status = mpri_plan_bind_memory(*out, NULL, err);
+    if (status == MPR_OK) return MPR_OK;
+    mpri_plan_destroy(*out);
+    *out = NULL;
+    return status;
+}
+
 /* Memory for the plan, grown when it is too small; then every plan gets the new pointers. */
 static mpr_status share_memory(mpr_session *s, Plan *p, Err *err)
 {

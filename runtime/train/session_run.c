@@ -50,7 +50,7 @@ static mpr_status check_shape(mpr_session *s, const SessionInput *in, const int6
     return mpri_err_advice(err, "only the symbolic dims may change from batch to batch");
 }
 
-static mpr_status reserve(mpr_session *s, SessionInput *in, size_t bytes, Err *err)
+mpr_status mpri_session_reserve(mpr_session *s, SessionInput *in, size_t bytes, Err *err)
 {
     if (bytes <= in->capacity && in->data) return MPR_OK;
     void *data = mpri_alloc(&s->ctx->alloc, bytes ? bytes : 1, 64);
@@ -114,7 +114,8 @@ mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data,
     size_t bytes;
     if (!mpri_size_mul((size_t)n, mpri_dtype_size(in->dtype), &bytes))
         return mpri_err_nomem(err, SIZE_MAX);
-    TRY(reserve(s, in, bytes, err));
+    mpri_window_retire(s);
+    TRY(mpri_session_reserve(s, in, bytes, err));
     s->forward_done = false;
     in->bound = false;
     TRY(copy_values(in, data, dtype, n, err));
@@ -123,45 +124,6 @@ mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data,
     in->bytes = bytes;
     in->bound = true;
     return MPR_OK;
-}
-
-mpr_status mpri_session_batch_keep(mpr_session *s, SessionBatch *b, Err *err)
-{
-    if (!b->inputs) {
-        size_t bytes = (size_t)(s->n_inputs + 1) * sizeof(*b->inputs);
-        b->inputs = mpri_context_alloc(s->ctx, bytes);
-        if (!b->inputs) return mpri_err_nomem(err, bytes);
-        memset(b->inputs, 0, bytes);
-    }
-    for (int i = 0; i < s->n_inputs; i++) {
-        const SessionInput *from = &s->inputs[i];
-        SessionInput *to = &b->inputs[i];
-        TRY(reserve(s, to, from->bytes, err));
-        void *data = to->data;
-        size_t capacity = to->capacity;
-        *to = *from;
-        to->data = data;
-        to->capacity = capacity;
-        if (from->bytes) memcpy(data, from->data, from->bytes);
-    }
-    return MPR_OK;
-}
-
-void mpri_session_batch_swap(mpr_session *s, SessionBatch *b)
-{
-    SessionInput *now = s->inputs;
-    if (!b->inputs) return;
-    s->inputs = b->inputs;
-    b->inputs = now;
-    s->forward_done = false;
-}
-
-void mpri_session_batch_free(mpr_session *s, SessionBatch *b)
-{
-    for (int i = 0; b->inputs && i < s->n_inputs; i++)
-        mpri_free(&s->ctx->alloc, b->inputs[i].data);
-    mpri_free(&s->ctx->alloc, b->inputs);
-    b->inputs = NULL;
 }
 
 static mpr_status feed(mpr_session *s, const SessionPlan *sp, Err *err)
@@ -211,6 +173,7 @@ static mpr_status run(mpr_session *s, SessionMode mode, float *loss, Err *err)
         mpri_err_set(err, MPR_E_USAGE, "the session has no loss to return");
         return mpri_err_advice(err, "open it with a loss, or pass NULL");
     }
+    if (mode == MODE_TRAIN) mpri_window_retire(s);
     TRY(mpri_session_plan(s, mode, &sp, err));
     s->current = sp;
     s->forward_done = s->outputs_valid = false;
@@ -280,6 +243,7 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
     s->forward_done = false;
     TRY(run_segment(s, sp, SEG_BACKWARD, s->forward_count - 1, err));
     s->backward_done = true;
+    mpri_window_take(s);
     for (int i = 0; i < s->n_params; i++) {
         SessionParam *p = &s->params[i];
         if (!sp->writes_grad[i]) continue;
@@ -294,13 +258,20 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
 
 /* ---- outputs ---- */
 
+/* Graph outputs that are the session's own. */
+static bool inner_output(const char *name)
+{
+    return !strcmp(name, MPRI_LOSS_COUNT);
+}
+
 static mpr_status unknown_output(mpr_session *s, const char *name, Err *err)
 {
     const Graph *g = s->current->plan->graph;
     Text list;
     mpri_text_init(&list, &s->ctx->alloc);
     for (int i = 0; i < g->n_outputs; i++)
-        mpri_text_add(&list, "%s'%s'", i ? ", " : "", mpri_err_name(g->outputs[i].name));
+        if (!inner_output(g->outputs[i].name))
+            mpri_text_add(&list, "%s'%s'", list.len ? ", " : "", mpri_err_name(g->outputs[i].name));
     mpri_err_set(err, MPR_E_USAGE, "no output '%s'; there are %s", mpri_err_name(name),
                  g->n_outputs ? list.text : "none");
     mpri_text_free(&list);
@@ -315,7 +286,7 @@ mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out
         return mpri_err_advice(err, "call mpr_session_forward or mpr_session_evaluate first");
     }
     const Value *v = mpri_plan_output(s->current->plan, name);
-    if (!v) return unknown_output(s, name, err);
+    if (!v || inner_output(name)) return unknown_output(s, name, err);
     const void *data = mpri_plan_value_data(s->current->plan, v);
     if (!data && v->kind == VAL_CONST) data = v->data;
     int64_t n;
@@ -339,8 +310,24 @@ mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out
     return MPR_OK;
 }
 
+/* What the loss of the model counted in the last forward pass. */
+static mpr_status own_count(mpr_session *s, const Value *v, double *count, Err *err)
+{
+    float n;
+    if (!s->outputs_valid) {
+        mpri_err_set(err, MPR_E_ORDER, "no labels are counted: no forward pass has run");
+        return mpri_err_advice(err, "call mpr_session_forward first");
+    }
+    const void *data = v->kind == VAL_CONST ? v->data : mpri_plan_value_data(s->current->plan, v);
+    TRY(s->device->copy_out(s->device, &n, data, sizeof n, err));
+    *count = (double)n;
+    return MPR_OK;
+}
+
 mpr_status mpri_session_label_count(mpr_session *s, double *count, Err *err)
 {
+    const Value *own = s->current ? mpri_plan_output(s->current->plan, MPRI_LOSS_COUNT) : NULL;
+    if (own) return own_count(s, own, count, err);
     const SessionInput *in = mpri_session_find_input(s, mpri_session_labels(s));
     if (!in || !in->bound) {
         mpri_err_set(err, MPR_E_ORDER, "no labels are bound under '%s'",

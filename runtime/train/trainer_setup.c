@@ -55,6 +55,13 @@ static mpr_dtype precision(const mpr_trainer *t, OptionId fp16, OptionId bf16)
                                           : MPR_DTYPE_NONE;
 }
 
+/* With one micro-batch a step there is nothing to weigh. */
+static bool over_labels(const mpr_trainer *t)
+{
+    return mpri_option_is(t->o, OPT_ACCUMULATION_MEAN, "labels") &&
+           mpri_option_int(t->o, OPT_ACCUMULATION, 1) > 1;
+}
+
 static mpr_status open_session(mpr_trainer *t, Err *err)
 {
     mpr_session_options so = {
@@ -74,6 +81,7 @@ static mpr_status open_session(mpr_trainer *t, Err *err)
         .has_dropout = mpri_option_here(t->o, OPT_DROPOUT),
         .dropout = (float)mpri_option_float(t->o, OPT_DROPOUT),
         .seed = (uint64_t)mpri_option_int(t->o, OPT_SEED, 42),
+        .count_labels = over_labels(t),
         .dump_after = OPTION(DUMP_AFTER),
     };
     TRY(labels_type(t, &so.labels_dtype, err));
@@ -235,6 +243,7 @@ static mpr_status join(mpr_trainer *t, Err *err)
         .size = sizeof(po),
         .gradient_accumulation_steps = (int)mpri_option_int(t->o, OPT_ACCUMULATION, 1),
         .max_grad_norm = (float)mpri_option_float(t->o, OPT_MAX_GRAD_NORM),
+        .mean_over_labels = over_labels(t),
         .scaler = &scaler,
     };
     return mpri_prepare(t->s, t->opt, t->train, t->schedule, &po, &t->p, err);

@@ -125,7 +125,7 @@ static void overflow_in_ffn(void **state)
         float w1, w2;
         const char *node, *tensor;
     } rows[] = {
-        {6e4f, 0.1f, "/ffn/fc1/MatMul", "'a' is inf"},   /* with the Relu in its epilogue */
+        {6e4f, 0.1f, "/ffn/fc1/MatMul", "'h' is "},   /* though the Relu is in its epilogue */
         {100, 6e4f, "/ffn/fc2/MatMul", "'y' is "},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -352,6 +352,77 @@ static void which_micro_batch(void **state)
     }
 }
 
+/* The manual loop: the batch that is bad has given way to others before the step is skipped. */
+static void manual_window(void **state)
+{
+    (void)state;
+    for (int bad = 0; bad < 4; bad++) { /* 3: none */
+        for (int late = 0; late < 2; late++) {
+            Bench b;
+            LittleModel m = steep();
+            mpr_session_options o = {.size = sizeof o, .autocast = MPR_FLOAT16, .loss = "mse"};
+            mpr_scaler_options so = {.size = sizeof so, .init_scale = 1024, .constant = true};
+            mpr_step_outcome outcome;
+            char front[64];
+            open_bench(&b, &m, &o, &so);
+            for (int window = 0; window < 2; window++) { /* the buffers serve again */
+                for (int i = 0; i < 3; i++) {
+                    bind(&b, "x", WIDE, 1);
+                    bind(&b, "labels", WIDE, window == 1 && i == bad ? 1e5f : 1);
+                    assert_call(mpr_session_forward(b.s, NULL), b.s);
+                    assert_call(mpr_session_backward(b.s, b.sc), b.s);
+                }
+                assert_call(mpr_scaler_step(b.sc, b.opt, &outcome), b.sc);
+                bool skipped = window == 1 && bad < 3;
+                assert_int_equal(outcome, skipped ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED);
+                if (late) assert_call(mpr_scaler_update(b.sc), b.sc);
+                if (late) assert_call(mpr_session_zero_grad(b.s), b.s);
+                mpr_nonfinite f = find(&b);
+                assert_int_equal(f.found, skipped);
+                snprintf(front, sizeof front, "micro-batch %d of 3: gradient of node '/", bad + 1);
+                if (skipped) SAYS(&f, front);
+                if (skipped) assert_true(f.micro_batch == bad + 1 && f.micro_batches == 3);
+                if (!late) assert_call(mpr_scaler_update(b.sc), b.sc);
+                if (!late) assert_call(mpr_session_zero_grad(b.s), b.s);
+            }
+            /* a batch alone has no number, and what went before is forgotten */
+            bind(&b, "x", WIDE, 1);
+            bind(&b, "labels", WIDE, 1e5f);
+            assert_int_equal(step(&b), MPR_STEP_SKIPPED);
+            mpr_nonfinite f = find(&b);
+            SAYS(&f, "gradient of node '/");
+            assert_true(f.text[0] == 'g' && f.micro_batches == 1);
+            close_bench(&b);
+        }
+    }
+}
+
+/* A kernel that does the work of several nodes: the one that is bad first is named, with its own
+ * tensor; what stands for several nodes even alone is told with all of them. */
+static void inside_a_kernel(void **state)
+{
+    (void)state;
+    const LittleModel m = {
+        .nodes = {{"MatMul", "/fc/MatMul", "x w", "h", NULL},
+                  {"Add", "/fc/Add", "h b", "z", NULL},
+                  {"Relu", "/act/Relu", "z", "a", NULL},
+                  {"MatMul", "/out/MatMul", "a w2", "y", NULL}},
+        .tensors = {{"w", {WIDE, WIDE, -1}, 0, 6e4f},
+                    {"b", {WIDE, -1}, 1, 0},
+                    {"w2", {WIDE, WIDE, -1}, 0, 0.3f}},
+        .inputs = {{"x", MPR_FLOAT32, {-1, WIDE, -99}}},
+        .output = "y"};
+    Bench b;
+    open_bench(&b, &m, NULL, NULL);
+    bind(&b, "x", WIDE, 3);
+    bind(&b, "labels", WIDE, 1);
+    assert_int_equal(step(&b), MPR_STEP_SKIPPED);
+    mpr_nonfinite f = find(&b);
+    SAYS(&f, "forward of node '/fc/MatMul' (MatMul), computed with '/fc/Add' (Add): tensor 'z' is ");
+    assert_null(strstr(f.text, "Relu"));
+    close_bench(&b);
+}
+
 /* The replay leaves gradients and running statistics alone. */
 static void leaves_no_trace(void **state)
 {
@@ -437,6 +508,7 @@ int main(void)
         cmocka_unit_test(masked_row),        cmocka_unit_test(lost_epsilon),
         cmocka_unit_test(moved_product),
         cmocka_unit_test(overflow_in_backward), cmocka_unit_test(which_micro_batch),
+        cmocka_unit_test(manual_window),     cmocka_unit_test(inside_a_kernel),
         cmocka_unit_test(leaves_no_trace),   cmocka_unit_test(manual_divergence),
         cmocka_unit_test(lagged_outcome),
     };

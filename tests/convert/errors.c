@@ -97,6 +97,32 @@ static void rule_without_a_match(void **state)
     assert_non_null(strstr(f->warning, "no node"));
 }
 
+/* With --strict the same rule is an error, on every base, as a flag too; nothing is written. */
+static void strict(void **state)
+{
+    Fixture *f = *state;
+    static const char *const bases[] = {"torch-cuda", "torch-cpu", "paint"};
+    const char *to = in_folder(f->folder, "x.onnx");
+    for (int b = 0; b < 3; b++) {
+        const char *profile = in_folder(f->folder, "p.yaml");
+        FILE *y = fopen(profile, "w");
+        assert_non_null(y);
+        fprintf(y, "base: %s\nrules:\n  - {tensor: 'nothing*', class: fp32}\n", bases[b]);
+        fclose(y);
+        mpr_convert_options o = options();
+        o.autocast_profile = profile;
+        o.strict = true;
+        fails(f, test_data("convert/tail.onnx"), to, &o, MPR_E_USAGE, "nothing*", "");
+        unlink(profile);
+    }
+    mpr_convert_options o = options();
+    o.rules = (const char *const[]){"exclude node:nothing.*", NULL};
+    o.autocast_profile = "paint";
+    o.strict = true;
+    fails(f, test_data("convert/tail.onnx"), to, &o, MPR_E_USAGE, "nothing", "");
+    assert_int_equal(files_in(f->folder), 0);
+}
+
 static void rules_of_a_file(void **state)
 {
     Fixture *f = *state;
@@ -199,6 +225,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(target_cannot_be_written, setup, teardown),
         cmocka_unit_test_setup_teardown(options_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(rule_without_a_match, setup, teardown),
+        cmocka_unit_test_setup_teardown(strict, setup, teardown),
         cmocka_unit_test_setup_teardown(rules_of_a_file, setup, teardown),
         cmocka_unit_test_setup_teardown(dry_run, setup, teardown),
         cmocka_unit_test_setup_teardown(external_data, setup, teardown),

@@ -252,6 +252,48 @@ static void painted(void **state)
     for (int i = 0; i < N_CASES; i++) four_ways(&cases[i], i % 3 == 2 ? MPR_BFLOAT16 : MPR_FLOAT16);
 }
 
+/* Rules on each base, of every kind, in the trainer and in the converter. A rule that matches nothing
+ * ends a training before it begins. */
+static void rules_of_a_file(void **state)
+{
+    (void)state;
+    static const char *const bases[] = {"torch-cuda", "torch-cpu", "paint"};
+    char folder[64];
+    make_folder(folder);
+    for (int b = 0; b < 3; b++) {
+        char path[96];
+        snprintf(path, sizeof path, "%s/%s.yaml", folder, bases[b]);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "base: %s\nrules:\n  - {op: Gemm, class: low}\n  - {op: Relu, class: fp32}\n"
+                "  - {node: '/*', class: keep}\n  - {tensor: logits, class: fp32}\n", bases[b]);
+        fclose(f);
+        compare(&cases[0], path, MPR_FLOAT16);
+        compare(&cases[0], path, MPR_BFLOAT16);
+    }
+    mpr_context *ctx;
+    mpr_model *model;
+    mpr_session *s;
+    char path[96];
+    snprintf(path, sizeof path, "%s/none.yaml", folder);
+    for (int b = 0; b < 3; b++) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "base: %s\nrules:\n  - {tensor: nothing_of_that_name, class: fp32}\n", bases[b]);
+        fclose(f);
+        mpr_session_options o = {.size = sizeof o, .autocast = MPR_FLOAT16,
+                                 .autocast_profile = path, .loss = "cross-entropy"};
+        assert_int_equal(mpr_context_create(NULL, &ctx), MPR_OK);
+        assert_call(mpr_model_load(ctx, test_data(cases[0].model), NULL, &model), ctx);
+        assert_int_equal(mpr_session_open(model, &o, &s), MPR_E_USAGE);
+        mpr_error e = mpr_last_error(model);
+        if (!strstr(e.message, "nothing_of_that_name")) fail_msg("%s: %s", bases[b], e.message);
+        mpr_model_destroy(model);
+        mpr_context_destroy(ctx);
+    }
+    test_remove_folder(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +301,7 @@ int main(void)
         cmocka_unit_test(f16_torch_cpu),
         cmocka_unit_test(bf16),
         cmocka_unit_test(painted),
+        cmocka_unit_test(rules_of_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -484,6 +484,12 @@ static void test_bad_files(void **state)
     with_file("base: torch-cda\n", MPR_E_USAGE, "'torch-cda'", "'torch-cuda'");
     with_file("bas: torch-cuda\n", MPR_E_USAGE, "'bas'", "'base'");
     with_file("rules: 3\n", MPR_E_USAGE, "line 1", "list");
+    with_file("base: torch-cuda\nbase: paint\n", MPR_E_USAGE, "line 2", "twice: 'base'");
+    with_file("rules: []\nbase: paint\nrules: []\n", MPR_E_USAGE, "line 3", "twice: 'rules'");
+    with_file("rules:\n- op: Softmax\n  class: low\n  class: low\n", MPR_E_USAGE, "line 4", "second");
+    with_file("rules:\n- op: Softmax\n  op: Softmax\n  class: low\n", MPR_E_USAGE, "line 3", "second");
+    with_file("base: paint\nrules:\n- {tensor: [a], class: low}\n", MPR_E_USAGE, "line 3", "tensor");
+    with_file("base: paint\nrules:\n- {node: a}\n", MPR_E_USAGE, "line 3", "needs a class");
     with_file("- a\n", MPR_E_USAGE, "line 1", "mapping");
     with_file("", MPR_E_USAGE, "empty", "yaml");
     with_file("a: [1, 2\nb: {", MPR_E_USAGE, "line", "yaml");
@@ -515,9 +521,63 @@ static void test_file(void **state)
     test_graph_close(&t);
 }
 
+/* Every kind of rule beats every kind before it, itself too, and a keep-fp32 all of them. */
+static void test_last_match(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"op: MatMul", "node: '/attn/q/*'", "subgraph: /attn/q",
+                                        "tensor: q"};
+    static const char *const keep[] = {"/attn/q/MatMul", NULL};
+    for (int first = 0; first < 4; first++)
+        for (int last = 0; last < 4; last++)
+            for (int kept = 0; kept < 2; kept++) {
+                char name[] = "/tmp/mpr-profile-XXXXXX.yaml", text[256];
+                int n = snprintf(text, sizeof text, "rules:\n- {%s, class: fp32}\n- {%s, class: low}\n"
+                                 "- {%s, class: fp32}\n- {%s, class: low}\n", kinds[last],
+                                 kinds[last], kinds[first], kinds[last]);
+                int fd = mkstemps(name, 5);
+                assert_true(fd >= 0);
+                assert_int_equal(write(fd, text, (size_t)n), n);
+                close(fd);
+                TestGraph t;
+                test_graph_open(&t, block);
+                cast(&t, name, kept ? keep : NULL, MPR_FLOAT16);
+                unlink(name);
+                assert_int_equal(type_of(&t, "q"), kept ? MPR_FLOAT32 : MPR_FLOAT16);
+                assert_non_null(strstr(node_of(&t, "q")->why, kept ? "keep-fp32" : ".yaml:5: "));
+                test_graph_close(&t);
+            }
+}
+
+/* A tensor rule names the node that makes a value, by a glob; a graph input has none. */
+static void test_tensor_rules(void **state)
+{
+    (void)state;
+    static const char text[] = "rules:\n- {tensor: '[kv]', class: fp32}\n- {tensor: mask, class: low}\n";
+    char name[] = "/tmp/mpr-profile-XXXXXX.yaml";
+    int fd = mkstemps(name, 5);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    TestGraph t;
+    test_graph_open(&t, block);
+    cast(&t, name, NULL, MPR_FLOAT16);
+    unlink(name);
+    assert_int_equal(type_of(&t, "q"), MPR_FLOAT16);
+    assert_int_equal(type_of(&t, "k"), MPR_FLOAT32);
+    assert_int_equal(type_of(&t, "v"), MPR_FLOAT32);
+    const char *const *left = mpri_profile_unmatched(t.o.profile, &t.arena);
+    assert_non_null(left[0]);
+    assert_non_null(strstr(left[0], "mask"));
+    assert_null(left[1]);
+    test_graph_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_last_match),
+        cmocka_unit_test(test_tensor_rules),
         cmocka_unit_test(test_block),
         cmocka_unit_test(test_properties),
         cmocka_unit_test(test_off),

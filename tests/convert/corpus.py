@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Convert every model of some folders, to both 16-bit types and in both modes, and judge what comes out.
 
-    corpus.py --tool BUILD/mpr-convert [--jobs N] [--only TEXT] [--flags "..."] [--solver FILE.py] [--min N] FOLDER...
+    corpus.py --tool BUILD/mpr-convert [--jobs N] [--only TEXT] [--flags "..."] [--solver FILE.py] [--spread] FOLDER...
 
 What has to hold:
   valid       onnx.checker, strict inference, the type solve of solve.py and loading in onnxruntime: none of them that
@@ -11,6 +11,7 @@ What has to hold:
   kept        inputs, outputs, names of nodes and initializers, opsets
   clean       nothing is left behind, and a model that was refused has one line that says why
 
+--spread converts each model once, by type, mode and profile in turn: for thousands of small ones.
 --solver is a further module with a function faults(model) that gives a list of texts. Ends with one row for each
 folder and `N models, N failed`; exit code 77 (skipped) when a module or all data are absent.
 """
@@ -38,7 +39,9 @@ except ImportError as missing:
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import solve  # noqa: E402
 
-RUNS = [(to, mode) for to in ("fp16", "bf16") for mode in ("train", "infer")]
+RUNS = [(to, mode, []) for to in ("fp16", "bf16") for mode in ("train", "infer")]
+SPREAD = RUNS + [(to, "train", ["--autocast-profile", profile]) for to in ("fp16", "bf16")
+                 for profile in ("torch-cuda", "torch-cpu")]
 # a kernel is missing, or the runtime's own insertions are wrong
 UNSUPPORTED = ("NOT_IMPLEMENTED", "under development", "Unsupported model IR", "InsertedPrecisionFreeCast")
 
@@ -109,8 +112,9 @@ def lost(a, b):
 
 
 class Case:
-    def __init__(self, args, model, folder):
+    def __init__(self, args, model, folder, number=0):
         self.args, self.model, self.folder = args, model, folder
+        self.runs = [SPREAD[number % len(SPREAD)]] if args.spread else RUNS
         self.bad, self.counts = [], collections.Counter()
 
     def call(self, source, name, *flags):
@@ -156,9 +160,12 @@ class Case:
                 return
             given = onnx.load(str(base), load_external_data=False)
         before = None
-        for to, mode in RUNS:
+        for to, mode, more in self.runs:
             name = f"{to}-{mode}"
-            flags = ["--to", to, "--mode", mode, *self.args.flags.split()]
+            flags = ["--to", to, "--mode", mode, *more, *self.args.flags.split()]
+            if more and given.functions:  # a profile of torch takes calls apart
+                base = self.call(self.model, "whole", "--exclude", "op:.*", "--inline", "--mode", "train")
+                given = onnx.load(str(base), load_external_data=False)
             out = self.call(self.model, name, *flags)
             if out is None:
                 self.counts[f"not {to}"] += 1
@@ -191,11 +198,11 @@ class Case:
                 self.bad += [f"{name}: the way back: {f}" for f in found]
 
 
-def judge(args, model, pipe):
+def judge(args, model, number, pipe):
     """In a child of its own: a library that crashes is only a result."""
     signal.alarm(600)
     folder = Path(tempfile.mkdtemp(prefix="mpr-corpus-"))
-    case = Case(args, model, folder)
+    case = Case(args, model, folder, number)
     try:
         case.run()
     except Exception as error:  # noqa: BLE001
@@ -208,15 +215,15 @@ def judge(args, model, pipe):
 
 def judge_all(args, models):
     """Yields (model, counts, complaints, why refused), args.jobs children at a time."""
-    waiting, running = list(reversed(models)), {}
+    waiting, running = list(enumerate(models))[::-1], {}
     while waiting or running:
         while waiting and len(running) < args.jobs:
-            model = waiting.pop()
+            number, model = waiting.pop()
             read, write = os.pipe()
             child = os.fork()
             if child == 0:
                 os.close(read)
-                judge(args, model, write)
+                judge(args, model, number, write)
                 os._exit(0)
             os.close(write)
             running[read] = (child, model, b"")
@@ -240,6 +247,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="")
     parser.add_argument("--flags", default="", help="further flags of the conversion")
+    parser.add_argument("--spread", action="store_true", help="one type, mode and profile for each model, in turn")
     parser.add_argument("--solver", help="a further module with faults(model)")
     parser.add_argument("--list", help="only the models that this file names, one a line")
     args = parser.parse_args()

@@ -80,9 +80,10 @@ static mpr_status set_inputs(Graph *g, Node *n, Value *const *in, Err *err)
 
 static mpr_status narrow(PassCtx *ctx, Graph *g, Node *n, DType t, bool *changed, Err *err)
 {
-    Value **in = ARENA_ARRAY(ctx->scratch, Value *, n->n_in), **was;
-    bool ok, *wide = ARENA_ARRAY(ctx->scratch, bool, n->n_out);
-    was = ARENA_ARRAY(ctx->scratch, Value *, n->n_in);
+    bool ok;
+    Value **in = ARENA_ARRAY(ctx->scratch, Value *, n->n_in);
+    Value **was = ARENA_ARRAY(ctx->scratch, Value *, n->n_in);
+    bool *wide = ARENA_ARRAY(ctx->scratch, bool, n->n_out);
     if (!in || !was || !wide) return mpri_err_nomem(err, sizeof *in * (size_t)n->n_in);
     TRY(narrow_inputs(g, n, t, in, &ok, err));
     if (!ok) return MPR_OK;

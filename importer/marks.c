@@ -1,5 +1,5 @@
-/* Which Casts of the file round what a node computes in float32 for want of a 16-bit form. A name of
- * the list that is no node's counts for nothing. */
+/* Which Casts of the file round what a node computes in float32 for want of a 16-bit form. A name
+ * of the list that is no node's counts for nothing. */
 #include "importer/marks.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* Nodes that a file keeps in f32 only because its opset knows their operator in no 16-bit type become
- * 16-bit nodes. mpr-convert writes them between Casts, and marks the one behind (Node.rounds): widen
- * the inputs, compute, round is what the kernel on 16-bit tensors does. So the file gives the graph
- * that the operator written in 16 bits gives, and the backward pass, which runs in the forward's
- * types, adds gradients in 16 bits as well.
+/* Nodes that a file keeps in f32 only because its opset knows their operator in no 16-bit type
+ * become 16-bit nodes. mpr-convert writes them between Casts, and marks the one behind
+ * (Node.rounds): widen the inputs, compute, round is what the kernel on 16-bit tensors does. So the
+ * file gives the graph that the operator written in 16 bits gives, and the backward pass, which
+ * runs in the forward's types, adds gradients in 16 bits as well.
  *
  * Before patterns are recovered: the Casts would stand in their way. A node that is f32 on purpose
  * has no such mark. */

@@ -279,8 +279,9 @@ static void forced_nodes_are_marked(void **state)
             const Value *from = c->in[0];
             assert_string_equal(c->op->name, "Cast");
             assert_int_equal(c->out[0]->dtype, MPR_BFLOAT16);
-            assert_true(mpri_is(mpri_def(from), OP_HardSwish) || mpri_is(mpri_def(from), OP_Softplus) ||
-                        mpri_is(mpri_def(from), OP_Identity));
+            const Node *d = mpri_def(from);
+            assert_true(mpri_is(d, OP_HardSwish) || mpri_is(d, OP_Softplus) ||
+                        mpri_is(d, OP_Identity));
             n++;
         }
         assert_int_equal(n, 3);

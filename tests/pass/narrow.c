@@ -106,13 +106,15 @@ static void stays(void **state)
         {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=bf16}\noutput y = y\n}\n", ""},
         {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=bf16}\nz = Relu(c)\noutput y = y\n"
                       "output z = z\n}\n", "y"},
-        {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=bf16}\noutput y = y\noutput c = c\n}\n", "y"},
+        {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=bf16}\n"
+                      "output y = y\noutput c = c\n}\n", "y"},
         {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=bf16}\nz = Cast(c) {to=bf16}\n"
                       "output y = y\noutput z = z\n}\n", "y"},
-        {HEAD "xw = Cast(x) {to=f32}\nc = Conv(xw, w)\ny = Cast(c) {to=bf16}\noutput y = y\n}\n", "y"},
-        {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=f16}\noutput y = y\n}\n", "y"},
-        {HEAD "const k: f32[1] = 0.1\nxw = Cast(x) {to=f32}\nc = PRelu(xw, k)\ny = Cast(c) {to=bf16}\n"
+        {HEAD "xw = Cast(x) {to=f32}\nc = Conv(xw, w)\ny = Cast(c) {to=bf16}\n"
               "output y = y\n}\n", "y"},
+        {HEAD CAST_UP "c = Conv(xw, ww)\ny = Cast(c) {to=f16}\noutput y = y\n}\n", "y"},
+        {HEAD "const k: f32[1] = 0.1\nxw = Cast(x) {to=f32}\nc = PRelu(xw, k)\n"
+              "y = Cast(c) {to=bf16}\noutput y = y\n}\n", "y"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         TestGraph t;

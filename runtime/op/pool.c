@@ -62,7 +62,8 @@ static mpr_status spatial_dim(InferCtx *c, const PoolWindow *p, int i, int spati
         end = entry(p->pads, i + spatial, 0);
     }
     Dim room = mpri_op_dim_add(s, x, mpri_dim_int(s, begin + end - reach));
-    if (mpri_dim_is_int(s, room, &v) && v < 0)
+    int64_t beyond = p->ceil_mode && given ? stride - 1 : 0; /* by which the only window may go over */
+    if (mpri_dim_is_int(s, room, &v) && v < -beyond)
         return mpri_op_shape_error(c, 0, "the window is larger than the padded input, by", -v);
     if (!p->ceil_mode || !given) {
         *out = mpri_dim_add(s, mpri_dim_div(s, room, stride), 1);

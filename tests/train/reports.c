@@ -223,10 +223,10 @@ static void small_batches_do_not_pay(void **state)
     static float w[N * N];
     const int64_t dims[] = {N, N, -1};
     Wire g = wm_begin();
-    char name[8] = "x";
+    char name[16] = "x";
     wm_value(&g, 11, "x", MPR_FLOAT32, (int64_t[]){-1, N, -99});
     for (int i = 0; i < LAYERS; i++) {
-        char weight[8], in[24], out[8];
+        char weight[16], in[48], out[16];
         snprintf(weight, sizeof weight, "W%d", i);
         snprintf(in, sizeof in, "%s %s", name, weight);
         snprintf(out, sizeof out, i + 1 < LAYERS ? "h%d" : "z%d", i);

@@ -24,7 +24,7 @@ static bool reaches_shape(const Mix *m, const MixValue *v, uint8_t *seen, int de
     seen[v->order] = 1;
     for (const MixUse *u = v->uses; u; u = u->next) {
         MixValue *next[FLOW_MOST];
-        int n = mpri_flow_next(m, u, next);
+        int n = mpri_flow_next(u, next);
         if (u->node && is_shape_port(u->node, u->at)) return true;
         for (int i = 0; i < n; i++)
             if (reaches_shape(m, next[i], seen, depth + 1)) return true;
@@ -51,9 +51,10 @@ static void shape_paths(Paint *p)
 static bool renames_weight(const MixNode *n)
 {
     while (mpri_node_is(n, "Identity") && n->n_in && n->in[0]) {
-        if (n->in[0]->initializer) return true;
-        if (!n->in[0]->maker) return false;
-        n = n->in[0]->maker;
+        const MixValue *v = mpri_mix_given(n->in[0]);
+        if (v->initializer) return true;
+        if (!v->maker) return false;
+        n = v->maker;
     }
     return false;
 }
@@ -63,9 +64,9 @@ static void weight_sides(Paint *p)
     for (int i = 0; p->o->master && i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
         if (renames_weight(n)) mpri_guard_node(n, WHY_WEIGHT);
-        if (!mpri_node_is(n, "Gather Slice") || !n->n_in || !n->in[0] || !n->in[0]->initializer)
-            continue;
-        int64_t in = mpri_mix_elements(p->m, n->in[0]);
+        MixValue *weight = n->n_in && n->in[0] ? mpri_mix_given(n->in[0]) : NULL;
+        if (!mpri_node_is(n, "Gather Slice") || !weight || !weight->initializer) continue;
+        int64_t in = mpri_mix_elements(p->m, weight);
         int64_t out = n->n_out && n->out[0] ? mpri_mix_elements(p->m, n->out[0]) : -1;
         if (in < 0 || out < 0 || out < in) mpri_guard_node(n, WHY_WEIGHT);
     }

@@ -11,17 +11,17 @@ static bool is_flow(const MixNode *n)
 }
 
 /* Inputs of the node that are none of its body. */
-static int skipped(const MixNode *n, int64_t opset)
+static int skipped(const MixNode *n)
 {
-    return !strcmp(n->op, "Scan") && opset < 9;
+    return !strcmp(n->op, "Scan") && n->scope->opset < 9;
 }
 
-static int states_of(const MixNode *n, int64_t opset)
+static int states_of(const MixNode *n)
 {
     if (!strcmp(n->op, "Loop")) return n->n_in > 2 ? n->n_in - 2 : 0;
     if (strcmp(n->op, "Scan")) return 0;
     int scans = (int)mpri_mix_attribute_int(n, "num_scan_inputs", 0);
-    int states = n->n_in - skipped(n, opset) - scans;
+    int states = n->n_in - skipped(n) - scans;
     return states > 0 ? states : 0;
 }
 
@@ -31,9 +31,9 @@ static int first_result(const MixNode *n)
     return !strcmp(n->op, "Loop");
 }
 
-static int first_state(const MixNode *n, int64_t opset)
+static int first_state(const MixNode *n)
 {
-    return !strcmp(n->op, "Loop") ? 2 : skipped(n, opset);
+    return !strcmp(n->op, "Loop") ? 2 : skipped(n);
 }
 
 static int put(MixValue *v, MixValue **list, int n)
@@ -52,39 +52,51 @@ static MixValue *output_of(const MixScope *s, int k)
     return k >= 0 && k < s->n_outputs ? s->outputs[k] : NULL;
 }
 
-int mpri_flow_next(const Mix *m, const MixUse *u, MixValue *next[FLOW_MOST])
+int mpri_flow_next(const MixUse *u, MixValue *next[FLOW_MOST])
 {
     int n = 0;
+    if (u->node && u->node->function) return put(input_of(u->node->function, u->at), next, 0);
+    if (!u->node && u->scope->original)
+        return u->at < u->scope->owner->n_out ? put(u->scope->owner->out[u->at], next, 0) : 0;
     if (is_flow(u->node)) {
         if (!strcmp(u->node->op, "If")) return 0;
-        return put(input_of(u->node->bodies[0], u->at - skipped(u->node, m->opset)), next, 0);
+        return put(input_of(u->node->bodies[0], u->at - skipped(u->node)), next, 0);
     }
     const MixNode *owner = u->node ? NULL : u->scope->owner;
     if (!is_flow(owner)) return 0;
     int k = u->at - first_result(owner);
     if (k >= 0 && k < owner->n_out) n = put(owner->out[k], next, n);
-    if (k >= 0 && k < states_of(owner, m->opset))
+    if (k >= 0 && k < states_of(owner))
         n = put(input_of(u->scope, k + (strcmp(owner->op, "Loop") ? 0 : 2)), next, n);
     return n;
 }
 
-int mpri_flow_before(const Mix *m, const MixValue *v, MixValue *before[FLOW_MOST])
+int mpri_flow_before(const MixValue *v, MixValue *before[FLOW_MOST])
 {
     int n = 0, k = 0;
     const MixNode *maker = v->maker, *owner = maker ? NULL : v->scope->owner;
+    if (maker && maker->function) {
+        while (k < maker->n_out && maker->out[k] != v) k++;
+        return put(output_of(maker->function, k), before, n);
+    }
+    if (v->input && v->scope->original) {
+        const MixNode *call = v->scope->owner;
+        while (k < v->scope->n_inputs && v->scope->inputs[k] != v) k++;
+        return k < call->n_in ? put(call->in[k], before, n) : 0;
+    }
     if (is_flow(maker)) {
         while (k < maker->n_out && maker->out[k] != v) k++;
         for (int b = 0; b < maker->n_bodies && n < FLOW_MOST - 1; b++)
             n = put(output_of(maker->bodies[b], k + first_result(maker)), before, n);
-        int in = k + first_state(maker, m->opset);
-        if (k < states_of(maker, m->opset)) n = put(maker->in[in], before, n);
+        int in = k + first_state(maker);
+        if (k < states_of(maker)) n = put(maker->in[in], before, n);
         return n;
     }
     if (!is_flow(owner) || !v->input) return 0;
     while (k < v->scope->n_inputs && v->scope->inputs[k] != v) k++;
-    int in = k + skipped(owner, m->opset), state = k - (strcmp(owner->op, "Loop") ? 0 : 2);
+    int in = k + skipped(owner), state = k - (strcmp(owner->op, "Loop") ? 0 : 2);
     if (in < owner->n_in && (strcmp(owner->op, "Loop") || k >= 2)) n = put(owner->in[in], before, n);
-    if (state >= 0 && state < states_of(owner, m->opset))
+    if (state >= 0 && state < states_of(owner))
         n = put(output_of(v->scope, state + first_result(owner)), before, n);
     return n;
 }
@@ -131,7 +143,7 @@ static bool walk(Walk *w, MixValue *v, int depth)
     bool any = false;
     for (MixUse *u = v->uses; u; u = u->next) {
         MixValue *next[FLOW_MOST];
-        int n = mpri_flow_next(w->p->m, u, next);
+        int n = mpri_flow_next(u, next);
         bool leads = n == 0 && u->node && walk_node(w, u->node, v, depth + 1);
         for (int i = 0; i < n; i++)
             if (walk(w, next[i], depth + 1)) leads = true;
@@ -194,7 +206,7 @@ static void pin_before(Before *w, MixValue *v, int depth)
     MixValue *before[FLOW_MOST];
     if (!v || depth > 2000 || w->seen[v->order] || !mpri_mix_castable(v->type.elem)) return;
     w->seen[v->order] = 1;
-    int n = mpri_flow_before(w->p->m, v, before);
+    int n = mpri_flow_before(v, before);
     if (n) mpri_guard_unit(v->unit, w->why);
     for (int i = 0; i < n; i++) pin_before(w, before[i], depth + 1);
     if (n || !v->maker) return;

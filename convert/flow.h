@@ -7,9 +7,9 @@
 
 enum { FLOW_MOST = 4 };
 /* Values that take over what a use reads, in a body or behind it; their number. */
-int mpri_flow_next(const Mix *m, const MixUse *u, MixValue *next[FLOW_MOST]);
+int mpri_flow_next(const MixUse *u, MixValue *next[FLOW_MOST]);
 /* Values that v takes over from a body or from outside of it; their number. */
-int mpri_flow_before(const Mix *m, const MixValue *v, MixValue *before[FLOW_MOST]);
+int mpri_flow_before(const MixValue *v, MixValue *before[FLOW_MOST]);
 
 /* Kept in float32 unless the user forced it, or another rule keeps it already. */
 void mpri_guard_unit(MixUnit *u, MixReason why);

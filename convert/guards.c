@@ -136,7 +136,7 @@ static bool sums_up(const Mix *m, const MixValue *v, bool one, int depth)
     const MixNode *n = v ? v->maker : NULL;
     MixValue *before[FLOW_MOST];
     if (!n || depth > 32) return false;
-    int flow = mpri_flow_before(m, v, before);
+    int flow = mpri_flow_before(v, before);
     for (int i = 0; i < flow; i++)
         if (sums_up(m, before[i], one, depth + 1)) return true;
     if (mpri_node_is(n, totals)) {
@@ -234,7 +234,7 @@ static void guard_sum(Paint *p, MixNode *n)
 {
     double most = 0, share;
     bool finite, pool = mpri_node_is(n, "GlobalAveragePool AveragePool Mean");
-    bool known = p->o->range && n->n_in && n->in[0] &&
+    bool known = p->o->range && n->n_in && n->in[0] && !n->scope->home &&
                  p->o->range(p->o->range_user, n->in[0]->name, &most, &share, &finite);
     int64_t depth = mpri_node_is(n, "Mean") ? n->n_in : reduction_depth(p, n);
     if (depth < 1 && !pool && !is_asked(n) && !is_denied(n)) {
@@ -298,6 +298,7 @@ static void guard_range(Paint *p)
 {
     for (int i = 0; p->o->range && i < p->m->n_nodes; i++) {
         MixNode *n = p->m->nodes[i];
+        if (n->scope->home) continue; /* names of a function are its own */
         const char *bad = n->n_out && n->n_units ? inside_out_of_range(p, n->out[0]) : NULL;
         for (int k = 0; k < n->n_in && !bad; k++)
             if (n->in_unit[k] && !n->in[k]->initializer)

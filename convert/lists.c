@@ -164,15 +164,29 @@ static bool is_smooth_resize(const Paint *p, const MixNode *n)
     return mode && !mpri_field_is(mode, "nearest");
 }
 
+static const char *full_name(const Paint *p, const MixNode *n)
+{
+    return *n->domain ? mpri_pool_print(p->m->pool, "%s::%s", n->domain, n->op) : n->op;
+}
+
+/* What the list file says of the functions around a node goes for all that is in them. */
+static int list_of_calls(const Paint *p, const ListFile *f, const MixNode *n)
+{
+    int list = -1;
+    for (const MixScope *s = n->scope->home; s && list < 0; s = s->owner->scope->home)
+        list = amended(f, full_name(p, s->owner), -1);
+    return list;
+}
+
 static MixList list_of(const Paint *p, const ListFile *f, const MixNode *n, MixReason *why)
 {
-    const char *op = *n->domain ? mpri_pool_print(p->m->pool, "%s::%s", n->domain, n->op) : n->op;
-    int list = -1;
+    const char *op = full_name(p, n);
+    int list = n->function ? (int)LIST_CLEAR : -1, outer = list_of_calls(p, f, n);
     for (int k = 0; k < 4; k++)
         if (has_word(built_in[k], op)) list = k;
     if (p->m->to == MPR_BFLOAT16 && has_word(bf16_infer, op)) list = LIST_INFER;
     if (is_smooth_resize(p, n)) list = LIST_DENY;
-    list = amended(f, op, list);
+    list = outer >= 0 ? outer : amended(f, op, list);
     *why = list == LIST_DENY ? WHY_DENY : list < 0 ? WHY_UNLISTED : WHY_ALLOW;
     return list < 0 ? LIST_DENY : (MixList)list;
 }
@@ -217,8 +231,20 @@ static bool rule_matches(const regex_t *re, const MixNode *n, const char *field)
     return regexec(re, both, 0, NULL, 0) == 0;
 }
 
+static void apply_within(MixScope *s, PaintRule kind, MixReason why)
+{
+    for (int i = 0; i < s->n_nodes; i++) {
+        MixNode *n = s->nodes[i];
+        for (int b = 0; b < n->n_bodies && !n->function; b++)
+            apply_within(n->bodies[b], kind, why);
+        mpri_paint_apply(n, kind, why);
+    }
+}
+
+/* A rule for a call goes for what is in the function, too. */
 void mpri_paint_apply(MixNode *n, PaintRule kind, MixReason why)
 {
+    if (n->function) apply_within(n->function, kind, why);
     for (int i = 0; i < n->n_units; i++) {
         MixUnit *u = n->units[i];
         u->forced = kind == RULE_FORCE;

@@ -2,8 +2,8 @@
  *
  * For those of nodes see importer/marks.h. The list in the model's entry `mpr.precision` holds, at
  * every IR version, more than names: \cNAME a copy of an initializer,
- * \wSCOPE:NAME an initializer in another type, \iTYPE:NAME the former type of a graph input or
- * output. Declared types of inner values need no mark: they follow from the rest. */
+ * \wSCOPE:NAME an initializer in another type, \rSCOPE:NAME a Cast of the model that makes 16 bits,
+ * \mDOMAIN:NAME a copy of a function, \iTYPE:NAME the former type of a graph input or output. Declared types of inner values need no mark: they follow from the rest. */
 #ifndef MPRI_CONVERT_MARKS_H
 #define MPRI_CONVERT_MARKS_H
 

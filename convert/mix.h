@@ -125,17 +125,28 @@ struct MixNode {
     int n_bodies;
     const PortsRow *row;
     bool call;            /* of a function of the model */
+    MixScope *function;   /* … whose body, as this call has it; NULL: it is not looked into */
     bool any;             /* a Cast that reads whatever its input becomes */
     MixUnit **units;
     int n_units, cap_units;
 };
 
+typedef struct MixName MixName;
+
+/* A graph, or the body of a function for one call: then `graph` is a copy of the function, for every
+ * call may get other types. Nothing outside of it is seen there. */
 struct MixScope {
     Tree *graph;
     MixScope *outer;
     MixNode *owner;
+    Tree *original;       /* the function; NULL: a graph */
+    MixScope *home;       /* the function around, or it itself; NULL: none */
+    MixName *names;       /* of a function: every name in use there */
     const char *attribute, *path;
-    int id;
+    int64_t opset;        /* of ai.onnx */
+    int number;           /* among all */
+    int id;               /* among those outside of functions, -1 inside */
+    uint32_t node_field, info_field; /* of `graph` */
     MixNode **nodes;
     int n_nodes;
     MixValue *values;     /* hash */
@@ -144,7 +155,12 @@ struct MixScope {
     int n_inputs, n_outputs;
 };
 
-typedef struct MixName { const char *name; bool lost; UT_hash_handle hh; } MixName;
+struct MixName {
+    const char *name;
+    Tree *function; /* of that name */
+    bool lost;
+    UT_hash_handle hh;
+};
 
 typedef struct Mix {
     Pool *pool;
@@ -152,12 +168,12 @@ typedef struct Mix {
     int64_t opset, ir_version;
     Source *source;       /* for external data */
     MixScope *top;
-    MixScope **scopes; int n_scopes, cap_scopes;
+    MixScope **scopes; int n_scopes, cap_scopes, n_graphs;
     MixNode **nodes; int n_nodes, cap_nodes;      /* of all scopes, in file order */
     MixValue **values; int n_values, cap_values;
     MixUnit **units; int n_units, cap_units;
     MixName *names;       /* every name in use */
-    MixName *functions;   /* "domain:name" */
+    MixName *functions;   /* "domain:name:overload", and "domain:name" */
     int depth, calls;     /* of functions, while types are solved */
     DType to;
     bool widen;           /* from 16 bits to float32 */
@@ -168,12 +184,17 @@ typedef struct Mix {
 void mpri_mix_read(Mix *m);
 void mpri_mix_units(Mix *m);       /* units, joined; pinned where the type cannot change */
 MixValue *mpri_mix_find(const MixScope *s, const char *name); /* here or further out */
-const Tree *mpri_mix_attribute(const MixNode *n, const char *name); /* AttributeProto or NULL */
+/* AttributeProto or NULL. In a function a reference gives what the call says. */
+const Tree *mpri_mix_attribute(const MixNode *n, const char *name);
 int64_t mpri_mix_attribute_int(const MixNode *n, const char *name, int64_t absent);
 const char *mpri_mix_fresh(Mix *m, const char *base);
+const char *mpri_mix_fresh_function(Mix *m, const char *domain, const char *base);
+const char *mpri_mix_fresh_in(Mix *m, const MixScope *s, const char *base); /* of a function */
 MixUnit *mpri_unit_root(MixUnit *u);
 void mpri_unit_pin(MixUnit *u, MixReason why); /* the first pin gives the reason */
 const char *mpri_reason_text(MixReason r);
+/* What a value is outside of the functions that it was given to. */
+MixValue *mpri_mix_given(MixValue *v);
 /* Elements of a declared or stored shape; -1: not known. */
 int64_t mpri_mix_elements(const Mix *m, const MixValue *v);
 /* Bytes of the tensors of a message that lie in data files. */

@@ -1,55 +1,67 @@
 /* Names resolve lexically: a value of an outer scope that a body reads counts as a use in the body.
  * Types are solved forward only; what a consumer demands proves nothing about its producer. */
-#include "convert/mix.h"
-
 #include <string.h>
 
+#include "convert/mix_parts.h"
 #include "importer/wire.h"
 
 enum { G_NODE = 1, G_INIT = 5, G_IN = 11, G_OUT = 12, G_INFO = 13, G_SPARSE = 15 };
 
-static const char *normal(const char *domain)
+const char *mpri_mix_domain(const char *domain)
 {
     return strcmp(domain, "ai.onnx") ? domain : "";
 }
 
 /* ---- names ---- */
 
-static bool name_known(const MixName *names, const char *name)
+const MixName *mpri_mix_name(const MixName *names, const char *name)
 {
     const MixName *e;
     HASH_FIND(hh, names, name, strlen(name), e);
     return e;
 }
 
-static void name_add(Pool *pool, MixName **names, const char *name)
+void mpri_mix_add_name(Pool *pool, MixName **names, const char *name, Tree *function)
 {
     Arena *hash_arena = pool->arena;
-    if (!*name || name_known(*names, name)) return;
+    if (!*name || mpri_mix_name(*names, name)) return;
     MixName *e = mpri_pool_take(pool, sizeof *e);
-    e->name = name;
+    *e = (MixName){.name = name, .function = function};
     HASH_ADD_KEYPTR(hh, *names, e->name, strlen(e->name), e);
     if (e->lost) longjmp(pool->full, 1);
 }
 
+/* Names of a function are its own. */
+static MixName **names_of(Mix *m, const MixScope *s)
+{
+    return s && s->home ? &s->home->names : &m->names;
+}
+
+const char *mpri_mix_fresh_in(Mix *m, const MixScope *s, const char *base)
+{
+    MixName **names = names_of(m, s);
+    const char *name = mpri_pool_text(m->pool, base, strlen(base));
+    for (int i = 1; mpri_mix_name(*names, name); i++)
+        name = mpri_pool_print(m->pool, "%s_%d", base, i);
+    mpri_mix_add_name(m->pool, names, name, NULL);
+    return name;
+}
+
 const char *mpri_mix_fresh(Mix *m, const char *base)
 {
-    const char *name = mpri_pool_text(m->pool, base, strlen(base));
-    for (int i = 1; name_known(m->names, name); i++)
-        name = mpri_pool_print(m->pool, "%s_%d", base, i);
-    name_add(m->pool, &m->names, name);
-    return name;
+    return mpri_mix_fresh_in(m, NULL, base);
 }
 
 MixValue *mpri_mix_find(const MixScope *s, const char *name)
 {
     MixValue *v = NULL;
     if (!*name) return NULL;
-    for (; s && !v; s = s->outer) HASH_FIND(hh, s->values, name, strlen(name), v);
+    for (; s && !v; s = s->original ? NULL : s->outer)
+        HASH_FIND(hh, s->values, name, strlen(name), v);
     return v;
 }
 
-static MixValue *define(Mix *m, MixScope *s, const char *name)
+MixValue *mpri_mix_define(Mix *m, MixScope *s, const char *name)
 {
     Arena *hash_arena = m->pool->arena;
     MixValue *v;
@@ -61,7 +73,7 @@ static MixValue *define(Mix *m, MixScope *s, const char *name)
     if (v->lost) longjmp(m->pool->full, 1);
     mpri_pool_grow(m->pool, &m->values, m->n_values, &m->cap_values, sizeof(void *));
     m->values[m->n_values++] = v;
-    name_add(m->pool, &m->names, name);
+    mpri_mix_add_name(m->pool, names_of(m, s), name, NULL);
     return v;
 }
 
@@ -91,15 +103,33 @@ static MixType info_type(const Tree *info)
     return f && f->tree ? type_of(f->tree) : (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
 }
 
-const Tree *mpri_mix_attribute(const MixNode *n, const char *name)
+static bool same_text(const TreeField *f, const void *text, size_t n)
 {
-    for (int i = n->tree->n - 1; i >= 0; i--) {
-        const TreeField *f = &n->tree->f[i], *key;
-        if (f->number == 5 && f->tree && (key = mpri_tree_find(f->tree, 1)) &&
-            mpri_field_is(key, name))
+    return f && f->len == n && (n == 0 || !memcmp(f->bytes, text, n));
+}
+
+static const Tree *attribute(const Tree *t, uint32_t number, const void *name, size_t n)
+{
+    for (int i = t->n - 1; i >= 0; i--) {
+        const TreeField *f = &t->f[i];
+        if (f->number == number && f->tree && same_text(mpri_tree_find(f->tree, 1), name, n))
             return f->tree;
     }
     return NULL;
+}
+
+const Tree *mpri_mix_attribute(const MixNode *n, const char *name)
+{
+    enum { N_ATTRIBUTE = 5, F_DEFAULT = 11, A_REF = 21 };
+    const Tree *a = attribute(n->tree, N_ATTRIBUTE, name, strlen(name)), *given;
+    const MixScope *home = n->scope->home;
+    for (const TreeField *ref; a && (ref = mpri_tree_find(a, A_REF)) && ref->len; a = given) {
+        if (!home) return NULL;
+        given = attribute(home->owner->tree, N_ATTRIBUTE, ref->bytes, ref->len);
+        if (!given) return attribute(home->original, F_DEFAULT, ref->bytes, ref->len);
+        home = home->owner->scope->home;
+    }
+    return a;
 }
 
 int64_t mpri_mix_attribute_int(const MixNode *n, const char *name, int64_t absent)
@@ -108,7 +138,7 @@ int64_t mpri_mix_attribute_int(const MixNode *n, const char *name, int64_t absen
     return a ? mpri_tree_int(a, 3, 0) : absent;
 }
 
-static MixType in_type(const MixNode *n, int k)
+MixType mpri_mix_in_type(const MixNode *n, int k)
 {
     if (k >= n->n_in || !n->in[k]) return (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
     return n->in[k]->type;
@@ -158,10 +188,10 @@ static DType cast_type(Pool *p, const MixNode *n)
 static bool special(Mix *m, const MixNode *n, int k, MixType *out)
 {
     const char *op = n->op;
-    MixType first = in_type(n, 0);
+    MixType first = mpri_mix_in_type(n, 0);
     *out = (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
     if (!strcmp(op, "Cast") || !strcmp(op, "BitCast")) out->elem = cast_type(m->pool, n);
-    else if (!strcmp(op, "CastLike")) *out = in_type(n, 1);
+    else if (!strcmp(op, "CastLike")) *out = mpri_mix_in_type(n, 1);
     else if (!strcmp(op, "Constant")) out->elem = constant_type(n);
     else if (!strcmp(op, "ConstantOfShape")) {
         const Tree *t = attribute_tensor(n, "value");
@@ -191,12 +221,12 @@ static bool special(Mix *m, const MixNode *n, int k, MixType *out)
         *out = first;
         if (first.wrap == WRAP_OPTIONAL) out->wrap = WRAP_TENSOR;
     } else if (!strcmp(op, "QuantizeLinear")) {
-        *out = in_type(n, 2);
+        *out = mpri_mix_in_type(n, 2);
         if (!out->elem) out->elem = (DType)mpri_mix_attribute_int(n, "output_dtype", 0);
         if (!out->elem) out->elem = MPR_UINT8;
     } else if (!strcmp(op, "DequantizeLinear")) {
         out->elem = (DType)mpri_mix_attribute_int(n, "output_dtype", 0);
-        if (!out->elem) *out = in_type(n, 1);
+        if (!out->elem) *out = mpri_mix_in_type(n, 1);
     } else if (!strcmp(op, "LayerNormalization") && k > 0)
         out->elem = (DType)mpri_mix_attribute_int(n, "stash_type", 1);
     else return false;
@@ -226,7 +256,7 @@ static MixType schema_output(Mix *m, const MixNode *n, int k)
     char letter = mpri_ports_letter(n->row->out, k, &own);
     t = (MixType){fixed_type(letter), WRAP_TENSOR};
     for (int i = 0; i < n->n_in && !own && !t.elem; i++)
-        if (mpri_ports_letter(n->row->in, i, &unused) == letter) t = in_type(n, i);
+        if (mpri_ports_letter(n->row->in, i, &unused) == letter) t = mpri_mix_in_type(n, i);
     return t;
 }
 
@@ -234,9 +264,8 @@ static MixType schema_output(Mix *m, const MixNode *n, int k)
 
 static MixScope *read_scope(Mix *m, Tree *graph, MixScope *outer, MixNode *owner,
                             const char *attribute);
-static MixType *call_types(Mix *m, const MixNode *n);
 
-static void add_use(Mix *m, MixValue *v, MixUse use)
+void mpri_mix_add_use(Mix *m, MixValue *v, MixUse use)
 {
     MixUse *u = mpri_pool_take(m->pool, sizeof *u);
     *u = use;
@@ -245,7 +274,7 @@ static void add_use(Mix *m, MixValue *v, MixUse use)
     v->last_use = u;
 }
 
-static void read_names(Mix *m, const Tree *t, uint32_t number, const char ***names, int *n)
+void mpri_mix_read_names(Mix *m, const Tree *t, uint32_t number, const char ***names, int *n)
 {
     *n = 0;
     for (int i = 0; i < t->n; i++) *n += t->f[i].number == number;
@@ -261,21 +290,21 @@ static void read_node(Mix *m, MixScope *s, MixNode *n, Tree *tree, int index)
     *n = (MixNode){.scope = s, .tree = tree, .index = index};
     n->op = mpri_tree_text(p, tree, 4);
     n->name = mpri_tree_text(p, tree, 3);
-    n->domain = normal(mpri_tree_text(p, tree, 7));
-    name_add(p, &m->names, n->name);
+    n->domain = mpri_mix_domain(mpri_tree_text(p, tree, 7));
+    mpri_mix_add_name(p, names_of(m, s), n->name, NULL);
     const char *label = *n->name ? n->name : mpri_pool_print(p, "#%d", index);
     n->path = *s->path ? mpri_pool_print(p, "%s/%s", s->path, label) : label;
-    read_names(m, tree, 1, &n->in_name, &n->n_in);
-    read_names(m, tree, 2, &n->out_name, &n->n_out);
+    mpri_mix_read_names(m, tree, 1, &n->in_name, &n->n_in);
+    mpri_mix_read_names(m, tree, 2, &n->out_name, &n->n_out);
     n->in = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_in);
     n->out = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_out);
     n->in_unit = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_in);
     n->out_unit = mpri_pool_take(p, sizeof(void *) * (size_t)n->n_out);
-    n->call = name_known(m->functions, mpri_pool_print(p, "%s:%s", n->domain, n->op));
-    if (!*n->domain && !n->call) n->row = mpri_ports_find(n->op, m->opset);
+    n->call = mpri_mix_function(m, n);
+    if (!*n->domain && !n->call) n->row = mpri_ports_find(n->op, s->opset);
     for (int k = 0; k < n->n_out; k++) {
         if (!*n->out_name[k]) continue;
-        n->out[k] = define(m, s, n->out_name[k]);
+        n->out[k] = mpri_mix_define(m, s, n->out_name[k]);
         n->out[k]->maker = n;
     }
 }
@@ -306,9 +335,9 @@ static MixScope *body(const MixNode *n, const char *attribute)
 }
 
 /* First input of the node that is an input of the body, and what stands for it in there. */
-static int formal_of(const Mix *m, const MixNode *n, int k)
+static int formal_of(const MixNode *n, int k)
 {
-    if (!strcmp(n->op, "Scan") && m->opset < 9) return k - 1;
+    if (!strcmp(n->op, "Scan") && n->scope->opset < 9) return k - 1;
     return k;
 }
 
@@ -337,14 +366,14 @@ static MixType output_type(Mix *m, const MixNode *n, int k)
     return schema_output(m, n, k);
 }
 
-static void solve_formals(Mix *m, MixScope *s)
+static void solve_formals(MixScope *s)
 {
     const MixNode *n = s->owner;
     if (!n || *n->domain) return;
     bool map = !strcmp(n->op, "SequenceMap");
     for (int k = 0; k < n->n_in; k++) {
-        int f = formal_of(m, n, k);
-        MixType t = in_type(n, k);
+        int f = formal_of(n, k);
+        MixType t = mpri_mix_in_type(n, k);
         if (f < 0 || f >= s->n_inputs || !t.elem) continue;
         if (map && t.wrap == WRAP_SEQUENCE) t.wrap = WRAP_TENSOR;
         if (strcmp(n->op, "Loop") || k >= 2) s->inputs[f]->type = t;
@@ -356,7 +385,7 @@ static void read_tensor_value(Mix *m, MixScope *s, Tree *tensor, bool sparse)
     const TreeField *values = sparse ? mpri_tree_find(tensor, 1) : NULL;
     const Tree *named = sparse ? (values ? values->tree : NULL) : tensor;
     if (!named) return;
-    MixValue *v = define(m, s, mpri_tree_text(m->pool, named, 8));
+    MixValue *v = mpri_mix_define(m, s, mpri_tree_text(m->pool, named, 8));
     v->initializer = true;
     v->sparse = sparse;
     v->pinned = v->pinned || v->input;
@@ -377,23 +406,24 @@ static void read_ends(Mix *m, MixScope *s)
     s->output_uses = mpri_pool_take(m->pool, sizeof(void *) * (size_t)s->n_outputs);
     for (int i = 0, k = 0; i < g->n; i++) {
         if (g->f[i].number != G_IN || !g->f[i].tree) continue;
-        MixValue *v = define(m, s, mpri_tree_text(m->pool, g->f[i].tree, 1));
+        MixValue *v = mpri_mix_define(m, s, mpri_tree_text(m->pool, g->f[i].tree, 1));
         v->input = true;
         v->info = g->f[i].tree;
         v->type = info_type(v->info);
         s->inputs[k++] = v;
     }
-    solve_formals(m, s);
+    solve_formals(s);
     for (int i = 0; i < g->n; i++)
         if ((g->f[i].number == G_INIT || g->f[i].number == G_SPARSE) && g->f[i].tree)
             read_tensor_value(m, s, g->f[i].tree, g->f[i].number == G_SPARSE);
 }
 
-static void read_infos(Mix *m, MixScope *s)
+void mpri_mix_read_infos(Mix *m, MixScope *s)
 {
     for (int i = 0; i < s->graph->n; i++) {
         const TreeField *f = &s->graph->f[i];
-        if ((f->number != G_INFO && f->number != G_OUT) || !f->tree) continue;
+        bool end = f->number == G_OUT && !s->original;
+        if ((f->number != s->info_field && !end) || !f->tree) continue;
         MixValue *v = mpri_mix_find(s, mpri_tree_text(m->pool, f->tree, 1));
         if (v && v->scope == s && !v->info) v->info = f->tree;
     }
@@ -406,7 +436,7 @@ static void read_outputs(Mix *m, MixScope *s)
         MixValue *v = mpri_mix_find(s, mpri_tree_text(m->pool, s->graph->f[i].tree, 1));
         s->outputs[k] = v;
         if (v) {
-            add_use(m, v, (MixUse){.scope = s, .at = k});
+            mpri_mix_add_use(m, v, (MixUse){.scope = s, .at = k});
             s->output_uses[k] = v->last_use;
             if (!s->outer) v->output = true;
         }
@@ -414,21 +444,21 @@ static void read_outputs(Mix *m, MixScope *s)
     }
 }
 
-static void list_nodes(Mix *m, MixScope *s, uint32_t number)
+void mpri_mix_list_nodes(Mix *m, MixScope *s)
 {
     int count = 0;
-    for (int i = 0; i < s->graph->n; i++) count += s->graph->f[i].number == number;
+    for (int i = 0; i < s->graph->n; i++) count += s->graph->f[i].number == s->node_field;
     s->nodes = mpri_pool_take(m->pool, sizeof(void *) * (size_t)count);
     s->n_nodes = 0;
     for (int i = 0; i < s->graph->n; i++)
-        if (s->graph->f[i].number == number && s->graph->f[i].tree) {
+        if (s->graph->f[i].number == s->node_field && s->graph->f[i].tree) {
             s->nodes[s->n_nodes] = mpri_pool_take(m->pool, sizeof(MixNode));
             read_node(m, s, s->nodes[s->n_nodes], s->graph->f[i].tree, s->n_nodes);
             s->n_nodes++;
         }
 }
 
-static void solve_nodes(Mix *m, MixScope *s)
+void mpri_mix_solve_nodes(Mix *m, MixScope *s)
 {
     for (int i = 0; i < s->n_nodes; i++) {
         MixNode *n = s->nodes[i];
@@ -437,10 +467,10 @@ static void solve_nodes(Mix *m, MixScope *s)
         m->nodes[m->n_nodes++] = n;
         for (int j = 0; j < n->n_in; j++) {
             n->in[j] = mpri_mix_find(s, n->in_name[j]);
-            if (n->in[j]) add_use(m, n->in[j], (MixUse){.node = n, .scope = s, .at = j});
+            if (n->in[j]) mpri_mix_add_use(m, n->in[j], (MixUse){.node = n, .scope = s, .at = j});
         }
         read_bodies(m, n);
-        MixType *given = n->call ? call_types(m, n) : NULL;
+        MixType *given = n->call ? mpri_mix_call(m, n) : NULL;
         for (int j = 0; j < n->n_out; j++) {
             if (!n->out[j]) continue;
             MixType t = given ? given[j] : output_type(m, n, j);
@@ -451,61 +481,28 @@ static void solve_nodes(Mix *m, MixScope *s)
     }
 }
 
-/* ---- calls of functions ---- */
-
-static Tree *function_of(Mix *m, const MixNode *n)
+void mpri_mix_list_scope(Mix *m, MixScope *s)
 {
-    for (int i = 0; i < m->model->n; i++) {
-        const TreeField *f = &m->model->f[i];
-        if (f->number == 25 && f->tree && !strcmp(mpri_tree_text(m->pool, f->tree, 1), n->op) &&
-            !strcmp(normal(mpri_tree_text(m->pool, f->tree, 10)), n->domain))
-            return f->tree;
-    }
-    return NULL;
-}
-
-/* The body solved with the types of this call; NULL when that is not to be had. */
-static MixType *call_types(Mix *m, const MixNode *n)
-{
-    enum { DEEPEST = 16, MOST_CALLS = 2000 };
-    Tree *f = function_of(m, n);
-    if (!f || m->depth == DEEPEST || m->calls == MOST_CALLS) return NULL;
-    Mix inner = {.pool = m->pool, .model = m->model, .functions = m->functions, .opset = m->opset,
-                 .depth = m->depth + 1, .calls = m->calls + 1};
-    for (int i = 0; i < f->n; i++)
-        if (f->f[i].number == 9 && f->f[i].tree && !*normal(mpri_tree_text(m->pool, f->f[i].tree, 1)))
-            inner.opset = mpri_tree_int(f->f[i].tree, 2, m->opset);
-    MixScope *s = mpri_pool_take(m->pool, sizeof *s);
-    *s = (MixScope){.graph = f, .path = "", .attribute = ""};
-    const char **names;
-    int count;
-    read_names(m, f, 4, &names, &count);
-    for (int k = 0; k < count; k++) define(&inner, s, names[k])->type = in_type(n, k);
-    list_nodes(&inner, s, 7);
-    solve_nodes(&inner, s);
-    m->calls = inner.calls;
-    MixType *types = mpri_pool_take(m->pool, sizeof *types * (size_t)(n->n_out + 1));
-    read_names(m, f, 5, &names, &count);
-    for (int k = 0; k < n->n_out; k++) {
-        const MixValue *v = k < count ? mpri_mix_find(s, names[k]) : NULL;
-        types[k] = v ? v->type : (MixType){MPR_DTYPE_NONE, WRAP_TENSOR};
-    }
-    return types;
+    s->number = m->n_scopes;
+    s->id = s->home ? -1 : m->n_graphs++;
+    mpri_pool_grow(m->pool, &m->scopes, m->n_scopes, &m->cap_scopes, sizeof(void *));
+    m->scopes[m->n_scopes++] = s;
 }
 
 static MixScope *read_scope(Mix *m, Tree *graph, MixScope *outer, MixNode *owner,
                             const char *attribute)
 {
     MixScope *s = mpri_pool_take(m->pool, sizeof *s);
-    *s = (MixScope){.graph = graph, .outer = outer, .owner = owner, .attribute = attribute};
+    *s = (MixScope){.graph = graph, .outer = outer, .owner = owner, .attribute = attribute,
+                    .node_field = G_NODE, .info_field = G_INFO};
+    s->home = outer ? outer->home : NULL;
+    s->opset = outer ? outer->opset : m->opset;
     s->path = owner ? mpri_pool_print(m->pool, "%s.%s", owner->path, attribute) : "";
-    s->id = m->n_scopes;
-    mpri_pool_grow(m->pool, &m->scopes, m->n_scopes, &m->cap_scopes, sizeof(void *));
-    m->scopes[m->n_scopes++] = s;
+    mpri_mix_list_scope(m, s);
     read_ends(m, s);
-    list_nodes(m, s, G_NODE);
-    read_infos(m, s);
-    solve_nodes(m, s);
+    mpri_mix_list_nodes(m, s);
+    mpri_mix_read_infos(m, s);
+    mpri_mix_solve_nodes(m, s);
     read_outputs(m, s);
     return s;
 }
@@ -532,13 +529,10 @@ void mpri_mix_read(Mix *m)
     m->ir_version = mpri_tree_int(m->model, 1, 0);
     for (int i = 0; i < m->model->n; i++) {
         const TreeField *f = &m->model->f[i];
-        if (f->number == 8 && f->tree && !*normal(mpri_tree_text(m->pool, f->tree, 1)))
+        if (f->number == 8 && f->tree && !*mpri_mix_domain(mpri_tree_text(m->pool, f->tree, 1)))
             m->opset = mpri_tree_int(f->tree, 2, 1);
         if (f->number == 25 && f->tree)
-            name_add(m->pool, &m->functions,
-                     mpri_pool_print(m->pool, "%s:%s",
-                                     normal(mpri_tree_text(m->pool, f->tree, 10)),
-                                     mpri_tree_text(m->pool, f->tree, 1)));
+            mpri_mix_add_function(m, f->tree);
     }
     TreeField *g = mpri_tree_find(m->model, 7);
     m->top = read_scope(m, g && g->tree ? g->tree : mpri_tree_new(m->pool), NULL, NULL, "");

@@ -2,11 +2,10 @@
  *
  * The trap: a container cannot be cast. The unit that makes a sequence or an optional is joined
  * with every unit that reads it, and pinned when one of the two is not there. */
-#include "convert/mix.h"
-
 #include <string.h>
 
 #include "convert/casts.h"
+#include "convert/mix_parts.h"
 
 static const char *const reason_words[] = {
 #define X(constant, word) word,
@@ -210,7 +209,7 @@ static void schema_units(Mix *m, MixNode *n)
                 for (int k = 0; k < i; k++)
                     if (n->units[k]->var[0] == 'A' || n->units[k]->var[0] == 'B')
                         join(n->units[k], n->units[i]);
-    bool statistics = !strcmp(n->op, "BatchNormalization") && m->opset < 14 && n->n_out > 1;
+    bool statistics = !strcmp(n->op, "BatchNormalization") && n->scope->opset < 14 && n->n_out > 1;
     if (!strcmp(n->op, "CastLike") || statistics) /* statistics that are updated stay float32 */
         for (int i = 0; i < n->n_units; i++) mpri_unit_pin(n->units[i], WHY_FIXED);
 }
@@ -235,8 +234,8 @@ static const char *numbered(Mix *m, const char *what, int k)
     return mpri_pool_print(m->pool, "%s%d", what, k);
 }
 
-/* One type for what goes into a place of the body, comes out of it, and what the node gives. */
-static void flow_unit(Mix *m, MixNode *n, const char *var, int in, int formal, int result, int out)
+void mpri_mix_flow_unit(Mix *m, MixNode *n, const char *var, int in, int formal, int result,
+                        int out)
 {
     MixValue *values[4] = {in >= 0 && in < n->n_in ? n->in[in] : NULL, NULL, NULL,
                            out >= 0 && out < n->n_out ? n->out[out] : NULL};
@@ -252,7 +251,7 @@ static void flow_unit(Mix *m, MixNode *n, const char *var, int in, int formal, i
             nested = nested || is_nested(&values[i]->type);
             if (!eligible(m, values[i]->type)) continue;
             u = unit_of(m, n, var, values[i]->type);
-            if (!variable_takes(n->row ? n->row->vars[0] : 0, m->to, u->was.wrap))
+            if (!n->call && !variable_takes(n->row ? n->row->vars[0] : 0, m->to, u->was.wrap))
                 u->legal = false;
             if (values[i]->type.wrap != u->was.wrap) mpri_unit_pin(u, WHY_FLOW);
         }
@@ -272,23 +271,23 @@ static void flow_units(Mix *m, MixNode *n)
     const char *op = n->op;
     if (!strcmp(op, "If")) {
         for (int k = 0; k < n->n_out; k++)
-            flow_unit(m, n, numbered(m, "V", k), -1, -1, k, k);
+            mpri_mix_flow_unit(m, n, numbered(m, "V", k), -1, -1, k, k);
     } else if (!strcmp(op, "Loop")) {
         int states = n->n_in > 2 ? n->n_in - 2 : 0;
         for (int k = 0; k < states; k++)
-            flow_unit(m, n, numbered(m, "V", k), k + 2, k + 2, k + 1, k);
+            mpri_mix_flow_unit(m, n, numbered(m, "V", k), k + 2, k + 2, k + 1, k);
         for (int k = states; k < n->n_out; k++)
-            flow_unit(m, n, numbered(m, "V", k), -1, -1, k + 1, k);
+            mpri_mix_flow_unit(m, n, numbered(m, "V", k), -1, -1, k + 1, k);
     } else if (!strcmp(op, "Scan")) {
-        int skip = m->opset < 9, scans = (int)mpri_mix_attribute_int(n, "num_scan_inputs", 0);
+        int skip = n->scope->opset < 9, scans = (int)mpri_mix_attribute_int(n, "num_scan_inputs", 0);
         int ins = n->n_in - skip, states = ins - scans > 0 ? ins - scans : 0;
         for (int k = 0; k < ins; k++) {
             bool state = k < states;
-            flow_unit(m, n, numbered(m, state ? "V" : "S", k), k + skip, k, state ? k : -1,
+            mpri_mix_flow_unit(m, n, numbered(m, state ? "V" : "S", k), k + skip, k, state ? k : -1,
                       state ? k : -1);
         }
         for (int k = states; k < n->n_out; k++)
-            flow_unit(m, n, numbered(m, "V", k), -1, -1, k, k);
+            mpri_mix_flow_unit(m, n, numbered(m, "V", k), -1, -1, k, k);
     } else {
         foreign_units(m, n, WHY_FLOW);
         for (int b = 0; b < n->n_bodies; b++)
@@ -341,7 +340,7 @@ static void pin_master_states(Mix *m)
         MixNode *n = m->nodes[i];
         bool loop = !strcmp(n->op, "Loop"), scan = !strcmp(n->op, "Scan");
         for (int k = loop ? 2 : 0; (loop || scan) && k < n->n_in; k++)
-            if (n->in[k] && n->in[k]->initializer && n->in_unit[k])
+            if (n->in[k] && mpri_mix_given(n->in[k])->initializer && n->in_unit[k])
                 mpri_unit_pin(n->in_unit[k], WHY_FLOW);
     }
     (void)m;
@@ -350,16 +349,17 @@ static void pin_master_states(Mix *m)
 /* Legal by its schema, but not in the body that defines it. */
 static bool ill_typed_body(const Mix *m, const MixNode *n)
 {
-    if (!strcmp(n->op, "MeanVarianceNormalization")) return m->opset >= 9;
+    if (!strcmp(n->op, "MeanVarianceNormalization")) return n->scope->opset >= 9;
     bool by_body = !strcmp(n->op, "Clip") || !strcmp(n->op, "SoftmaxCrossEntropyLoss");
-    return by_body && m->to == MPR_BFLOAT16 && m->opset >= 13;
+    return by_body && m->to == MPR_BFLOAT16 && n->scope->opset >= 13;
 }
 
 void mpri_mix_units(Mix *m)
 {
     for (int i = 0; i < m->n_nodes; i++) {
         MixNode *n = m->nodes[i];
-        if (n->call) foreign_units(m, n, WHY_FUNCTION);
+        if (n->function) mpri_mix_call_units(m, n);
+        else if (n->call) foreign_units(m, n, WHY_FUNCTION);
         else if (*n->domain) foreign_units(m, n, WHY_CUSTOM);
         else if (n->n_bodies) flow_units(m, n);
         else if (!n->row) foreign_units(m, n, WHY_UNKNOWN);
@@ -415,6 +415,7 @@ static const char *node_fault(const Mix *m, const MixNode *n)
 
 static const char *flow_fault(const MixNode *n)
 {
+    if (*n->domain || n->call) return NULL;
     for (int k = 0; !strcmp(n->op, "If") && k < n->n_out; k++)
         for (int b = 0; b < n->n_bodies; b++) {
             const MixScope *s = n->bodies[b];

@@ -131,7 +131,7 @@ static void dot_node(const MixNode *n, Text *out)
 static void dot_scope(const MixScope *s, Text *out)
 {
     if (s->outer) {
-        mpri_text_add(out, "subgraph cluster_%d { style=rounded; color=\"#808080\"; label=\"", s->id);
+        mpri_text_add(out, "subgraph cluster_%d { style=rounded; color=\"#808080\"; label=\"", s->number);
         dot_escape(out, s->path);
         mpri_text_put(out, "\";\n");
     }
@@ -230,7 +230,7 @@ static int y_of_row(int row)
 
 static void lay_scope(Layout *l, const MixScope *s)
 {
-    l->first[s->id] = l->rows;
+    l->first[s->number] = l->rows;
     l->rows += s->outer != NULL; /* its title */
     for (int i = 0; i < s->n_nodes; i++) {
         const MixNode *n = s->nodes[i];
@@ -240,7 +240,7 @@ static void lay_scope(Layout *l, const MixScope *s)
         l->y[n->number] = y_of_row(l->rows++);
         for (int b = 0; b < n->n_bodies; b++) lay_scope(l, n->bodies[b]);
     }
-    l->last[s->id] = l->rows;
+    l->last[s->number] = l->rows;
 }
 
 static int right_of(const Layout *l, const MixScope *s)
@@ -298,8 +298,8 @@ static void svg_edge(Layout *l, const MixNode *from, const MixNode *to, int k)
 
 static void svg_scope(Layout *l, const MixScope *s)
 {
-    int x = left_of(s) - 6, y = y_of_row(l->first[s->id]) - 2;
-    int height = ROW * (l->last[s->id] - l->first[s->id]);
+    int x = left_of(s) - 6, y = y_of_row(l->first[s->number]) - 2;
+    int height = ROW * (l->last[s->number] - l->first[s->number]);
     if (!s->outer) return;
     mpri_text_add(l->out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\" "
                   "fill=\"none\" stroke=\"#808080\"/>\n", x, y, l->box + WHY + 12, height);

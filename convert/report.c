@@ -471,7 +471,7 @@ bool mpri_report_explain(const Report *r, const char *ref, Text *out)
         mpri_text_add(out, "  %s: %s, %s\n", u->var, type_name(u->is), mpri_reason_text(u->why));
         if (!u->legal)
             mpri_text_add(out, "    port of variable %s at opset %lld is not allowed in %s\n",
-                          u->var, (long long)r->m->opset, type_name(r->m->to));
+                          u->var, (long long)u->node->scope->opset, type_name(r->m->to));
         for (int k = 0; u; u = next_reason(u, ++k)) {
             if (k) {
                 mpri_text_put(out, "    because of ");

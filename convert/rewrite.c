@@ -71,8 +71,9 @@ void mpri_rewrite_mark(Rewrite *w, const char *prefix, const char *name)
                                escaped(w->m->pool, name));
 }
 
-void mpri_rewrite_mark_node(Rewrite *w, Tree *node, const char *name, DType type)
+void mpri_rewrite_mark_node(Rewrite *w, const MixScope *s, Tree *node, const char *name, DType type)
 {
+    if (s->home) return;
     if (w->m->ir_version >= MPRI_MARK_IR && !w->m->widen) {
         Tree *entry = mpri_tree_put_tree(w->m->pool, node, 9);
         mpri_tree_put_text(w->m->pool, entry, 1, MPRI_MARK_NODE);
@@ -117,7 +118,7 @@ void mpri_cast_retarget(Tree *cast, DType to)
     }
 }
 
-static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char *name, DType type)
+static Tree *make_cast(Rewrite *w, const MixScope *s, const char *from, const char *to, const char *name, DType type)
 {
     Pool *p = w->m->pool;
     Tree *n = mpri_tree_new(p);
@@ -126,7 +127,7 @@ static Tree *make_cast(Rewrite *w, const char *from, const char *to, const char 
     mpri_tree_put_text(p, n, 3, name);
     mpri_tree_put_text(p, n, 4, "Cast");
     put_target(w->m, mpri_tree_put_tree(p, n, 5), type);
-    mpri_rewrite_mark_node(w, n, name, type);
+    mpri_rewrite_mark_node(w, s, n, name, type);
     return n;
 }
 
@@ -144,7 +145,7 @@ void mpri_rewrite_insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
 static void declare_type(Rewrite *w, MixScope *s, const char *name, DType type)
 {
     Pool *p = w->m->pool;
-    Tree *info = mpri_tree_put_tree(p, s->graph, G_INFO);
+    Tree *info = mpri_tree_put_tree(p, s->graph, s->info_field);
     mpri_tree_put_text(p, info, 1, name);
     Tree *tensor = mpri_tree_put_tree(p, mpri_tree_put_tree(p, info, 2), 1);
     mpri_tree_put_int(p, tensor, 1, type);
@@ -158,7 +159,7 @@ static void declare(Rewrite *w, MixScope *s, const MixValue *v, const char *name
         if (w->m->opset < 6) declare_type(w, s, name, type);
         return;
     }
-    Tree *info = mpri_tree_put_tree(w->m->pool, s->graph, G_INFO);
+    Tree *info = mpri_tree_put_tree(w->m->pool, s->graph, s->info_field);
     mpri_tree_put_text(w->m->pool, info, 1, name);
     mpri_tree_add(w->m->pool, info, 2, WIRE_BYTES)->tree =
         mpri_tree_copy(w->m->pool, t->tree);
@@ -212,8 +213,8 @@ DType mpri_rewrite_wanted(const MixValue *v, const MixUse *u)
 
 const char *mpri_rewrite_fresh(Rewrite *w, const MixValue *v, DType type)
 {
-    return mpri_mix_fresh(w->m, mpri_pool_print(w->m->pool, "%s__mpr_%s", v->name,
-                                                mpri_file_suffix(type)));
+    return mpri_mix_fresh_in(w->m, v->scope, mpri_pool_print(w->m->pool, "%s__mpr_%s", v->name,
+                                                             mpri_file_suffix(type)));
 }
 
 static MixScope *scope_of_need(const MixValue *v, const MixUse *use, DType type)
@@ -235,7 +236,7 @@ static void cast_uses(Rewrite *w, MixValue *v)
         const MixValue *past = mpri_cast_source(v, type), *from = past ? past : v;
         const char *name = mpri_rewrite_fresh(w, v, type);
         const char *read = from->fresh ? from->fresh : from->name;
-        mpri_rewrite_insert(w, s, v, make_cast(w, read, name, name, type));
+        mpri_rewrite_insert(w, s, v, make_cast(w, s, read, name, name, type));
         note_cast(w, s, v, name, from->now, type);
         w->merged += past != NULL;
         declare(w, s, v, name, type);
@@ -316,7 +317,7 @@ static void settle(Rewrite *w, MixValue *v)
     if (type == v->now) return;
     v->held = type;
     v->fresh = mpri_rewrite_fresh(w, v, v->now);
-    mpri_rewrite_insert(w, v->scope, v, make_cast(w, v->fresh, v->name, v->fresh, type));
+    mpri_rewrite_insert(w, v->scope, v, make_cast(w, v->scope, v->fresh, v->name, v->fresh, type));
     note_cast(w, v->scope, v, v->fresh, v->now, type);
     for (const MixUse *u = v->uses; u; u = u->next) /* the public output and who reads it */
         w->last->consumers += mpri_rewrite_wanted(v, u) == type || (!u->node && !u->scope->outer);
@@ -368,10 +369,20 @@ static void retarget(Rewrite *w, const MixNode *n)
     const MixUnit *u = n->n_out ? n->out_unit[0] : NULL;
     if (!u || !u->follows || u->is == u->was.elem || w->m->widen) return;
     mpri_cast_retarget(n->tree, u->is);
+    if (n->scope->home) return;
     mpri_rewrite_mark(w, mpri_pool_print(w->m->pool, "\\r%d:", n->scope->id), n->out[0]->name);
 }
 
-static void retype_scope(Rewrite *w, MixScope *s)
+/* Result k of a body in the type that its node gives: the name that holds it. */
+static const char *result_name(const MixScope *s, int k, MixValue *v, DType *type)
+{
+    *type = mpri_rewrite_wanted(v, s->output_uses[k]);
+    const char *to = mpri_mix_castable(*type) ? version(v, s, *type) : NULL;
+    if (to && strcmp(to, v->name)) count_reader(v, to, NULL);
+    return to;
+}
+
+static void retype_graph(Rewrite *w, MixScope *s)
 {
     int out = 0, given = s->graph->n;
     for (int i = 0; i < given; i++) {
@@ -383,9 +394,7 @@ static void retype_scope(Rewrite *w, MixScope *s)
         if (!v) continue;
         DType type = v->held;
         if (f->number == G_OUT && s->outer && s->output_uses[k]) {
-            type = mpri_rewrite_wanted(v, s->output_uses[k]);
-            const char *to = mpri_mix_castable(type) ? version(v, s, type) : NULL;
-            if (to && name && strcmp(to, v->name)) count_reader(v, to, NULL);
+            const char *to = result_name(s, k, v, &type);
             if (to && name) set_text(name, to);
         }
         if (elem && (DType)elem->value == v->type.elem && type != v->type.elem)
@@ -393,10 +402,30 @@ static void retype_scope(Rewrite *w, MixScope *s)
     }
 }
 
+/* Formals and results of a function are mere names. */
+static void retype_function(Rewrite *w, MixScope *s)
+{
+    enum { F_OUT = 5 };
+    int out = 0, given = s->graph->n;
+    DType type;
+    for (int i = 0; i < given; i++) {
+        TreeField *f = &s->graph->f[i];
+        if (f->number == s->info_field && f->tree) {
+            const MixValue *v = mpri_mix_find(s, mpri_tree_text(w->m->pool, f->tree, 1));
+            const TreeField *elem = info_elem(f->tree);
+            if (v && elem && (DType)elem->value == v->type.elem) mpri_info_set(f->tree, v->held);
+        } else if (f->number == F_OUT) {
+            int k = out++;
+            const char *to = s->outputs[k] ? result_name(s, k, s->outputs[k], &type) : NULL;
+            if (to) set_text(f, to);
+        }
+    }
+}
+
 static int by_place(const void *a, const void *b)
 {
     const Insertion *x = a, *y = b;
-    if (x->scope != y->scope) return x->scope->id - y->scope->id;
+    if (x->scope != y->scope) return x->scope->number - y->scope->number;
     if (x->after != y->after) return x->after - y->after;
     return x->order - y->order;
 }
@@ -405,18 +434,19 @@ static int by_place(const void *a, const void *b)
 static void put_insertions(Rewrite *w, MixScope *s, int first, int n)
 {
     Tree *old = s->graph, new = {0};
+    uint32_t field = s->node_field;
     int node = 0, at = first;
     bool any = false;
-    for (int i = 0; i < old->n; i++) any = any || old->f[i].number == G_NODE;
+    for (int i = 0; i < old->n; i++) any = any || old->f[i].number == field;
     for (int i = 0; i <= old->n; i++) {
-        bool is_node = i < old->n && old->f[i].number == G_NODE;
+        bool is_node = i < old->n && old->f[i].number == field;
         if ((is_node && node == 0) || (i == old->n && !any))
             for (; at < first + n && w->insertions[at].after < 0; at++)
-                mpri_tree_add(w->m->pool, &new, G_NODE, WIRE_BYTES)->tree = w->insertions[at].node;
+                mpri_tree_add(w->m->pool, &new, field, WIRE_BYTES)->tree = w->insertions[at].node;
         if (i == old->n) break;
         *mpri_tree_add(w->m->pool, &new, 0, 0) = old->f[i];
         for (; is_node && at < first + n && w->insertions[at].after == node; at++)
-            mpri_tree_add(w->m->pool, &new, G_NODE, WIRE_BYTES)->tree = w->insertions[at].node;
+            mpri_tree_add(w->m->pool, &new, field, WIRE_BYTES)->tree = w->insertions[at].node;
         node += is_node;
     }
     *old = new;
@@ -450,9 +480,10 @@ mpr_status mpri_rewrite(Rewrite *w)
         MixValue *v = m->values[i];
         if (v->type.wrap != WRAP_TENSOR || !mpri_mix_castable(v->type.elem)) continue;
         bool stored = w->infer && v->initializer;
-        if ((stored || v->saturate) && v->tensor && !v->input && v->type.elem != m->to)
+        if ((stored || v->saturate) && v->tensor && !v->maker && !v->input &&
+            v->type.elem != m->to)
             mpri_rewrite_tensor(w, v);
-        if (w->infer && v->maker && !v->saturate) mpri_rewrite_twin(w, v);
+        if ((w->infer || v->saturate) && v->maker) mpri_rewrite_twin(w, v);
         cast_uses(w, v);
     }
     for (int i = 0; i < m->n_nodes; i++) {
@@ -460,8 +491,11 @@ mpr_status mpri_rewrite(Rewrite *w)
         retarget(w, m->nodes[i]);
         w->merged += passes_low(m->nodes[i]);
     }
-    for (int i = 0; i < m->n_scopes; i++) retype_scope(w, m->scopes[i]);
+    for (int i = 0; i < m->n_scopes; i++)
+        if (m->scopes[i]->original) retype_function(w, m->scopes[i]);
+        else retype_graph(w, m->scopes[i]);
     put_all(w);
+    mpri_rewrite_calls(w);
     put_marks(w);
     return MPR_OK;
 }

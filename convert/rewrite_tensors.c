@@ -29,7 +29,8 @@ void mpri_rewrite_tensor(Rewrite *w, MixValue *v)
     if (!low || !mpri_mix_tensor(w->m, v->tensor, &t)) return;
     if (!other && !v->pinned && w->infer && v->initializer) {
         mpri_mix_store(w->m, v->tensor, to, w->saturate || v->saturate);
-        mpri_rewrite_mark(w, mpri_pool_print(w->m->pool, "\\w%d:", v->scope->id), v->name);
+        if (!v->scope->home)
+            mpri_rewrite_mark(w, mpri_pool_print(w->m->pool, "\\w%d:", v->scope->id), v->name);
         v->now = v->held = to;
         return;
     }
@@ -43,7 +44,7 @@ void mpri_rewrite_tensor(Rewrite *w, MixValue *v)
     f->len = strlen(name);
     mpri_tree_insert(w->m->pool, graph, field_of(graph, v->tensor) + 1, G_INIT, WIRE_BYTES)->tree =
         copy;
-    mpri_rewrite_mark(w, "\\c", name);
+    if (!v->scope->home) mpri_rewrite_mark(w, "\\c", name);
     mpri_rewrite_as(w, v, v->scope, to, name, NULL);
 }
 
@@ -86,7 +87,7 @@ void mpri_rewrite_twin(Rewrite *w, MixValue *v)
         low = low || mpri_rewrite_wanted(v, u) == w->m->to;
     Tree *tensor = low ? tensor_of(p, n) : NULL;
     if (!tensor || !mpri_mix_tensor(w->m, tensor, &contents)) return;
-    mpri_mix_store(w->m, tensor, w->m->to, w->saturate);
+    mpri_mix_store(w->m, tensor, w->m->to, w->saturate || v->saturate);
     const char *name = mpri_rewrite_fresh(w, v, w->m->to);
     Tree *twin = mpri_tree_new(p), *a;
     mpri_tree_put_text(p, twin, 2, name);
@@ -96,7 +97,7 @@ void mpri_rewrite_twin(Rewrite *w, MixValue *v)
     mpri_tree_put_text(p, a, A_NAME, "value");
     mpri_tree_add(p, a, A_TENSOR, WIRE_BYTES)->tree = tensor;
     mpri_tree_put_int(p, a, A_TYPE, ATTRIBUTE_IS_TENSOR);
-    mpri_rewrite_mark_node(w, twin, name, w->m->to);
+    mpri_rewrite_mark_node(w, v->scope, twin, name, w->m->to);
     mpri_rewrite_insert(w, v->scope, v, twin);
     mpri_rewrite_as(w, v, v->scope, w->m->to, name, NULL);
 }

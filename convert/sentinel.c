@@ -28,6 +28,9 @@ static void find_tainted(Sentinels *s)
         const MixNode *n = m->nodes[i];
         bool any = false;
         for (int k = 0; k < n->n_in; k++) any = any || (n->in[k] && s->tainted[n->in[k]->order]);
+        for (int k = 0; n->function && k < n->n_in && k < n->function->n_inputs; k++)
+            if (n->in[k] && s->tainted[n->in[k]->order])
+                s->tainted[n->function->inputs[k]->order] = true;
         for (int k = 0; k < n->n_out && any && passes_on(n); k++)
             if (n->out[k]) s->tainted[n->out[k]->order] = true;
     }

@@ -18,7 +18,7 @@ typedef struct Line { const char *key; bool lost; UT_hash_handle hh; } Line;
 typedef struct Undo {
     Mix *m;
     Line *lines; /* of the list: plain names, "\cNAME", "\wID:NAME", "\rID:NAME", "\iTYPE:NAME",
-                    "\fNAME" */
+                    "\fNAME", "\mDOMAIN:NAME" */
     Way *ways;
     Tree *top;
     int n, scopes;
@@ -34,7 +34,7 @@ static Pool *pool(Undo *u)
 
 static void unescape(char *s)
 {
-    bool own = s[0] == '\\' && s[1] && strchr("cwir", s[1]);
+    bool own = s[0] == '\\' && s[1] && strchr("cwirm", s[1]);
     bool rounds = s[0] == '\\' && s[1] == 'f'; /* a node like the others */
     char *to = s + (own ? 2 : 0);
     for (s = rounds ? s + 2 : to; *s; s++) {
@@ -164,6 +164,38 @@ static void walk_bodies(Undo *u, Tree *node, void (*visit)(Undo *, Tree *))
     }
 }
 
+/* ---- functions ---- */
+
+static bool is_copy_of_function(Undo *u, const char *domain, const char *name)
+{
+    if (!strcmp(domain, "ai.onnx")) domain = "";
+    return u->lines && listed(u, mpri_pool_print(pool(u), "\\m%s:%s", domain, name));
+}
+
+static void call_back(Undo *u, Tree *node)
+{
+    enum { N_OP = 4, N_DOMAIN = 7 };
+    const char *op = mpri_tree_text(pool(u), node, N_OP), *to = origin(u, op);
+    if (!to || !is_copy_of_function(u, mpri_tree_text(pool(u), node, N_DOMAIN), op)) return;
+    TreeField *f = mpri_tree_find(node, N_OP);
+    f->bytes = (const uint8_t *)to;
+    f->len = strlen(to);
+}
+
+static void take_functions_out(Undo *u)
+{
+    enum { M_FUNCTION = 25, F_NAME = 1, F_DOMAIN = 10 };
+    Tree *model = u->m->model;
+    for (int i = model->n - 1; i >= 0; i--) {
+        const Tree *f = model->f[i].number == M_FUNCTION ? model->f[i].tree : NULL;
+        if (!f || !is_copy_of_function(u, mpri_tree_text(pool(u), f, F_DOMAIN),
+                                       mpri_tree_text(pool(u), f, F_NAME)))
+            continue;
+        mpri_tree_remove(model, i);
+        u->n++;
+    }
+}
+
 static void take_out(Undo *u, Tree *g)
 {
     int id = u->scopes++;
@@ -190,6 +222,7 @@ static void take_out(Undo *u, Tree *g)
             mpri_tree_remove(g, i--);
             u->n++;
         } else {
+            call_back(u, t);
             const char *made = mpri_tree_text(pool(u), t, 2);
             if (u->lines && !strcmp(mpri_tree_text(pool(u), t, 4), "Cast") &&
                 listed(u, mpri_pool_print(pool(u), "\\r%d:%s", id, made)))
@@ -269,6 +302,7 @@ void mpri_rewrite_undo(Mix *m, int *n)
     u.top = g->tree;
     read_list(&u);
     take_out(&u, u.top);
+    take_functions_out(&u);
     *n = u.n;
     if (!u.n && !u.entry) return;
     rename_back(&u, u.top);

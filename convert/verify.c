@@ -250,9 +250,9 @@ static void own_nodes(Check *c, const MixScope *s, const char *prefix)
         for (int k = 0; k < n->n_bodies; k++) {
             const MixScope *body = n->bodies[k];
             const char *name = text_of(c, body->graph);
-            bool turns = strcmp(n->op, "If") != 0;
+            bool turns = !n->function && strcmp(n->op, "If") != 0;
             const char *at = *n->name ? printed(c, prefix, label) : label;
-            at = printed(c, at, printed(c, "/", turns ? n->op : *name ? name : "branch"));
+            at = printed(c, at, printed(c, "/", turns || n->function ? n->op : *name ? name : "branch"));
             at = printed(c, at, "/");
             if (!turns) {
                 own_nodes(c, body, at);
@@ -272,10 +272,25 @@ static void own_nodes(Check *c, const MixScope *s, const char *prefix)
 
 /* ---- twins ---- */
 
+/* Values of a copied function lie under its new name: the same under the old one. */
+static const char *under_old_names(Check *c, const char *name)
+{
+    for (const char *p; (p = strstr(name, "__mpr_"));) {
+        size_t n = strcspn(p, "/");
+        if (!p[n]) break;
+        char *head = mpri_arena_strdup(&c->arena, name);
+        if (!head) longjmp(c->pool.full, 1);
+        head[p - name] = '\0';
+        name = printed(c, head, p + n);
+    }
+    return name;
+}
+
 static const Value *plain_value(Check *c, const char *name, bool *public)
 {
     const Graph *g = c->plain->b->g;
     const Value *v = mpri_graph_find_value(g, name);
+    if (!v) v = mpri_graph_find_value(g, under_old_names(c, name));
     const MixValue *own = v ? mpri_mix_find(c->m->top, name) : NULL;
     *public = own && own->fresh;
     for (int i = 0; !v && i < c->m->n_values; i++) {

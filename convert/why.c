@@ -63,7 +63,7 @@ const MixedWhy *mpri_mixed_reasons(const Mix *m, const RewriteCast *casts, Arena
     if (!r.list) longjmp(m->pool->full, 1);
     for (int i = 0; i < m->n_values; i++) {
         const MixValue *v = m->values[i];
-        if (!v->maker || !v->maker->n_units) continue;
+        if (!v->maker || !v->maker->n_units || v->scope->home) continue;
         const MixUnit *u = v->unit ? v->unit : v->maker->units[0];
         add(&r, v->fresh ? v->fresh : v->name, reason_of(&r, u));
     }

@@ -636,8 +636,6 @@ def with_calls(opset=17, function_opset=17):
 
 def check_calls_of_functions(tool):
     m = with_calls()
-    out = tool(m, *INFER)
-    assert "function-body" in tool.why("first") and same(m.functions[0], out.functions[0])
     out = tool(m, *INFER, "--inline")
     assert not out.functions and not nodes(out, "Scale")
     assert "first/mul" in {n.name for n in nodes(out)} and "second/mul" in {n.name for n in nodes(out)}
@@ -650,6 +648,57 @@ def check_calls_of_functions(tool):
     tool(first, *TRAIN, "--inline")
     assert first.read_bytes() == tool.target.read_bytes()
     assert same(tool(first, "--to", "fp32"), plain)
+
+
+def twice(**more):
+    """Twice(x): MatMul and Relu; Thrice calls it and adds 0.25; the main graph calls both."""
+    inner = helper.make_function("my", "Twice", ["a", "k"], ["r"], [N("MatMul", ["a", "k"], ["m"], "mm"), N("Relu", ["m"], ["r"], "act")],
+                                 [helper.make_opsetid("", 17)])
+    outer = helper.make_function("my", "Thrice", ["a", "k"], ["s"], [
+        N("Twice", ["a", "k"], ["t"], "in", domain="my"), N("Constant", [], ["q"], value_float=0.25), N("Add", ["t", "q"], ["u"], "add"),
+        N("Exp", ["u"], ["e"], "exp"), N("Mul", ["u", "e"], ["s"], "mul")],
+                                 [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)])
+    m = model([N("Twice", ["x", "W"], ["b"], "one", domain="my"), N("Twice", ["b", "W"], ["d"], "two", domain="my"),
+               N("Thrice", ["d", "W"], ["e"], "three", domain="my"), N("Twice", ["e", "W"], ["y"], "four", domain="my")],
+              [v("x")], [v("y")], [w("W", 8, 8)], imports=[helper.make_opsetid("my", 1)], **more)
+    m.functions.extend([inner, outer])
+    return m
+
+
+def check_functions_painted_per_call(tool):
+    """Calls that are painted alike share a copy of the function, the original stays for the others."""
+    for ir in (8, 10):
+        for to in ("fp16", "bf16"):
+            m = twice(ir=ir)
+            out, _ = settled(tool, m, "--to", to)
+            low = F16 if to == "fp16" else BF16
+            assert list(out.functions)[:2] == list(m.functions), "the functions stay, copies come behind them"
+            ending = "__mpr_f16" if to == "fp16" else "__mpr_bf16"
+            assert [f.name for f in out.functions][2:] == ["Thrice" + ending]
+            assert [n.op_type for n in out.graph.node if n.domain == "my"] == ["Twice", "Twice", "Thrice" + ending, "Twice"]
+            x = rng.standard_normal((2, 8)).astype(np.float32)
+            if to == "fp16":
+                assert np.allclose(run(m, x=x)[0], run(out, x=x)[0], rtol=3e-2, atol=3e-2)
+            assert json.loads(tool.report.read_text())["totals"]["nodes"]["float16" if to == "fp16" else "bfloat16"] >= 8
+    m = twice()
+    out, _ = settled(tool, m, "--exclude", "node:two")
+    assert node(out, "two").input[0] == "b__mpr_f32" and not tool.why("two:Twice/mm") - {"user-name"}
+    out, _ = settled(tool, m, "--exclude", "scope:two:Twice|.*/in:Twice")
+    assert sorted(f.name for f in out.functions) == ["Thrice", "Thrice__mpr_f16", "Twice", "Twice__mpr_f16"]
+    out, _ = settled(tool, m, "--exclude", "node:mm")
+    assert [f.name for f in out.functions] == ["Twice", "Thrice"], "nothing in 16 bits is left"
+    out, _ = settled(tool, m, "--exclude", "op:Relu")
+    assert [n.op_type for n in out.graph.node if n.domain == "my"] == ["Twice__mpr_f16"] * 2 + ["Thrice__mpr_f16", "Twice__mpr_f16_1"]
+    (tool.folder / "l.json").write_text('{"deny": ["+my::Thrice"]}')
+    out = tool(m, *TRAIN, "--lists", tool.folder / "l.json")
+    assert node(out, "three").op_type == "Thrice" and node(out, "four").input[0] == "e__mpr_f16"
+    out = tool(m, *INFER)
+    assert weight(out, "W").data_type == F16 or weight(out, "W__mpr_f16") is not None
+    again = tool.target
+    tool(again, *INFER)
+    assert tool.target.read_bytes() == again.read_bytes()
+    assert {f.name for f in tool(again, "--to", "fp32").functions} == {"Twice", "Thrice"}
+    settled(tool, with_calls())
 
 
 def check_calls_across_opsets(tool):

@@ -91,7 +91,8 @@ def complaints(before, after):
 # ---- one model
 def names_of(graph, path=""):
     for n in graph.node:
-        yield f"{path}node {n.name} {n.op_type}"
+        op = re.sub(r"__mpr_(f16|bf16)(_\d+)?$", "", n.op_type) if n.domain else n.op_type  # a call may call a copy
+        yield f"{path}node {n.name} {op}"
         for a in n.attribute:
             for g in [a.g] * (a.type == a.GRAPH) + list(a.graphs):
                 yield from names_of(g, f"{path}{n.name}.{a.name}/")
@@ -107,6 +108,8 @@ def lost(a, b):
     for side in ("input", "output"):
         if list(getattr(a.graph, side)) != list(getattr(b.graph, side)):
             return f"the {side}s are others"
+    if list(b.functions)[:len(a.functions)] != list(a.functions):
+        return "the functions are others"
     gone = collections.Counter(names_of(a.graph)) - collections.Counter(names_of(b.graph))
     return f"gone: {next(iter(gone))}" if gone else None
 

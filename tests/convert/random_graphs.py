@@ -299,20 +299,39 @@ class Maker:
         return s.node("Gather", [table, ids], FLOAT, ids.shape + (4,))
 
     def call(self, s, x):
-        """A function of the model: MatMul and Relu, with a Constant in it every second time."""
+        """A function of the model, often one that is called already: MatMul, something with or without a Constant, with or
+        without an attribute of the call, now and then a call of another function, and Relu."""
         if self.opset < 15 or self.trainable and self.r.random() < 0.5:
             return self.matmul(s, x)
-        name = self.fresh("Block")
-        body = [helper.make_node("MatMul", ["a", "b"], ["m"])]
-        if self.r.random() < 0.5:
+        if not self.functions or self.r.random() < 0.6:
+            self.define()
+        f = self.r.choice(self.functions)
+        more = {"alpha": self.r.choice([0.5, 1.0])} if "alpha" in f.attribute and self.r.random() < 0.9 else {}
+        if "alpha" in f.attribute and not more:
+            more = {"alpha": 0.25}
+        return s.node(f.name, [x, self.weight(x.shape[-1], 4)], FLOAT, x.shape[:-1] + (4,), domain="local", **more)
+
+    def define(self):
+        name, attributes = self.fresh("Block"), []
+        body = [helper.make_node("MatMul", ["a", "b"], ["m"], name=self.r.choice(["", "product"]))]
+        kind = self.r.choice(["half", "neg", "exp", "elu", "inner"])
+        if kind == "half":
             half = numpy_helper.from_array(np.float32(0.5))
             body += [helper.make_node("Constant", [], ["half"], value=half), helper.make_node("Mul", ["m", "half"], ["n"])]
+        elif kind == "exp":
+            body += [helper.make_node("Softmax", ["m"], ["e"], axis=-1), helper.make_node("Add", ["m", "e"], ["n"])]
+        elif kind == "elu":
+            elu = helper.make_node("Elu", ["m"], ["n"])
+            elu.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="alpha")
+            body, attributes = body + [elu], ["alpha"]
+        elif kind == "inner" and self.functions and not self.functions[0].attribute:
+            body += [helper.make_node("Transpose", ["b"], ["t"]), helper.make_node("MatMul", ["m", "t"], ["u"]),
+                     helper.make_node(self.functions[0].name, ["u", "b"], ["n"], domain="local")]
         else:
             body += [helper.make_node("Neg", ["m"], ["n"])]
         body += [helper.make_node("Relu", ["n"], ["y"])]
-        self.functions.append(helper.make_function("local", name, ["a", "b"], ["y"], body,
-                                                   [helper.make_opsetid("", self.opset)]))
-        return s.node(name, [x, self.weight(x.shape[-1], 4)], FLOAT, x.shape[:-1] + (4,), domain="local")
+        self.functions.append(helper.make_function("local", name, ["a", "b"], ["y"], body, [
+            helper.make_opsetid("", self.opset), helper.make_opsetid("local", 1)], attributes))
 
     # ---- bodies
     def body(self, s, outputs, inputs=()):

@@ -9,20 +9,22 @@
 #include "runtime/exec/kernel.h"
 #include "runtime/op/params.h"
 
+/* Compiled for hosts and, by kernels/cuda, for GPUs: plain arithmetic on what the slots hold. */
+#if defined(__CUDACC__)
+#define MPRI_RULE static inline __host__ __device__
+#else
+#define MPRI_RULE static inline
+#endif
+
 /* Inputs of UnscaleCheck, ClipGradNorm, SgdStep, AdamStep begin with the state and one slot. */
 enum { UPDATE_FIRST = 2, UPDATE_BLOCK = 4096, UPDATE_SUMS = 16 };
 enum { STATE_FOUND, STATE_SQUARES, STATE_NORM, STATE_STEP, STATE_SKIPPED };
 
-static inline double *mpri_update_state(const KernelCall *c) { return c->in[0].data; }
-
 /* 1 / scale, rounded once. */
-static inline float mpri_update_inverse(const KernelCall *c)
-{
-    return (float)(1.0 / (double)*(const float *)c->in[1].data);
-}
+MPRI_RULE float mpri_rule_inverse(float scale) { return (float)(1.0 / (double)scale); }
 
 /* Sum j of a block takes elements j, j + 16, j + 32 …; then the upper half joins the lower. */
-static inline double mpri_update_join(double sums[UPDATE_SUMS])
+MPRI_RULE double mpri_update_join(double *sums)
 {
     for (int half = UPDATE_SUMS / 2; half; half /= 2)
         for (int j = 0; j < half; j++) sums[j] += sums[j + half];
@@ -31,10 +33,9 @@ static inline double mpri_update_join(double sums[UPDATE_SUMS])
 
 /* Stores norm and returns the clip factor, rounded once; 1 when the buffers stay as they are. In
  * double: the norm of finite gradients may lie above the largest float. */
-static inline float mpri_update_clip(const KernelCall *c)
+MPRI_RULE float mpri_rule_clip(double *state, double max_norm)
 {
-    double *state = mpri_update_state(c);
-    double max_norm = (double)*(const float *)c->in[1].data, norm = sqrt(state[STATE_SQUARES]);
+    double norm = sqrt(state[STATE_SQUARES]);
     state[STATE_NORM] = (float)norm;
     if (state[STATE_FOUND] != 0 || max_norm == 0) return 1;
     double factor = max_norm / (norm + 1e-6);
@@ -42,9 +43,8 @@ static inline float mpri_update_clip(const KernelCall *c)
 }
 
 /* False: the step is skipped. Else the step count has grown. */
-static inline bool mpri_update_begin(const KernelCall *c)
+MPRI_RULE bool mpri_rule_begin(double *state)
 {
-    double *state = mpri_update_state(c);
     state[STATE_SKIPPED] = state[STATE_FOUND] != 0;
     if (state[STATE_SKIPPED] != 0) return false;
     state[STATE_STEP] += 1;
@@ -61,30 +61,26 @@ enum {
     HYPER_DAMPENING
 };
 
-static inline double mpri_update_hyper(const KernelCall *c, int index, const Floats *factor,
-                                       int64_t param)
-{
-    double v = ((const double *)c->in[1].data)[index];
-    return factor && factor->n ? v * (double)factor->v[param] : v;
-}
-
 /* Without decay nothing is added: 0 * inf would be NaN. */
-static inline float mpri_update_decay(float wd, float p) { return wd != 0 ? wd * p : 0; }
+MPRI_RULE float mpri_update_decay(float wd, float p) { return wd != 0 ? wd * p : 0; }
 
 typedef struct SgdRule {
     float lr, wd, momentum, rest; /* rest = 1 - dampening */
     bool first, nesterov;
 } SgdRule;
 
-static inline SgdRule mpri_update_sgd(const KernelCall *c, int64_t param)
+/* rate, decay: factors of this parameter. */
+MPRI_RULE SgdRule mpri_rule_sgd(const double *state, const double *hyper, double rate, double decay,
+                                bool nesterov)
 {
-    const SgdParams *p = c->params;
-    return (SgdRule){(float)mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param),
-                     (float)mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param),
-                     (float)mpri_update_hyper(c, HYPER_MOMENTUM, NULL, 0),
-                     (float)(1 - mpri_update_hyper(c, HYPER_DAMPENING, NULL, 0)),
-                     mpri_update_state(c)[STATE_STEP] == 1,
-                     p->nesterov != 0};
+    SgdRule r;
+    r.lr = (float)(hyper[HYPER_RATE] * rate);
+    r.wd = (float)(hyper[HYPER_DECAY] * decay);
+    r.momentum = (float)hyper[HYPER_MOMENTUM];
+    r.rest = (float)(1 - hyper[HYPER_DAMPENING]);
+    r.first = state[STATE_STEP] == 1;
+    r.nesterov = nesterov;
+    return r;
 }
 
 typedef struct AdamRule {
@@ -94,23 +90,22 @@ typedef struct AdamRule {
     bool decoupled;
 } AdamRule;
 
-static inline AdamRule mpri_update_adam(const KernelCall *c, int64_t param)
+MPRI_RULE AdamRule mpri_rule_adam(const double *state, const double *hyper, double rate,
+                                  double decay, bool decoupled)
 {
-    const AdamParams *p = c->params;
-    double lr = mpri_update_hyper(c, HYPER_RATE, &p->lr_scale, param),
-           wd = mpri_update_hyper(c, HYPER_DECAY, &p->decay_scale, param);
-    double beta1 = mpri_update_hyper(c, HYPER_BETA1, NULL, 0),
-           beta2 = mpri_update_hyper(c, HYPER_BETA2, NULL, 0);
-    double t = mpri_update_state(c)[STATE_STEP];
-    return (AdamRule){.keep = (float)(1 - lr * wd),
-                      .wd = (float)wd,
-                      .beta2 = (float)beta2,
-                      .rest1 = (float)(1 - beta1),
-                      .rest2 = (float)(1 - beta2),
-                      .step_size = (float)(lr / (1 - pow(beta1, t))),
-                      .bc = (float)sqrt(1 - pow(beta2, t)),
-                      .epsilon = (float)mpri_update_hyper(c, HYPER_EPSILON, NULL, 0),
-                      .decoupled = p->decoupled != 0};
+    double lr = hyper[HYPER_RATE] * rate, wd = hyper[HYPER_DECAY] * decay;
+    double beta1 = hyper[HYPER_BETA1], beta2 = hyper[HYPER_BETA2], t = state[STATE_STEP];
+    AdamRule r;
+    r.keep = (float)(1 - lr * wd);
+    r.wd = (float)wd;
+    r.beta2 = (float)beta2;
+    r.rest1 = (float)(1 - beta1);
+    r.rest2 = (float)(1 - beta2);
+    r.step_size = (float)(lr / (1 - pow(beta1, t)));
+    r.bc = (float)sqrt(1 - pow(beta2, t));
+    r.epsilon = (float)hyper[HYPER_EPSILON];
+    r.decoupled = decoupled;
+    return r;
 }
 
 /* ---- the loss scale ---- */
@@ -138,7 +133,7 @@ enum {
     RULE_CONSTANT /* != 0: the scale stays */
 };
 
-static inline void mpri_scale_fall(double *s, const double *rule)
+MPRI_RULE void mpri_scale_fall(double *s, const double *rule)
 {
     s[SCALER_TRACKER] = 0;
     s[SCALER_ROW] += 1;
@@ -149,13 +144,16 @@ static inline void mpri_scale_fall(double *s, const double *rule)
     if (lower < rule[RULE_MIN]) lower = rule[RULE_MIN];
     if (lower == s[SCALER_SCALE]) return;
     int n = (int)s[SCALER_FALLS], room = SCALER_SIZE - SCALER_FALL;
-    if (n == room) memmove(s + SCALER_FALL, s + SCALER_FALL + 1, (size_t)--n * sizeof(*s));
+    if (n == room) {
+        n--;
+        for (int i = 0; i < n; i++) s[SCALER_FALL + i] = s[SCALER_FALL + i + 1];
+    }
     s[SCALER_FALL + n] = s[SCALER_SCALE];
     s[SCALER_FALLS] = n + 1;
     s[SCALER_SCALE] = lower;
 }
 
-static inline void mpri_scale_clean(double *s, const double *rule)
+MPRI_RULE void mpri_scale_clean(double *s, const double *rule)
 {
     s[SCALER_ROW] = 0;
     s[SCALER_UPDATES] += 1;
@@ -168,17 +166,65 @@ static inline void mpri_scale_clean(double *s, const double *rule)
     s[SCALER_LEFT] = rule[RULE_HYSTERESIS];
 }
 
+/* states: how many optimizers were asked; found: one of them met a value that is not finite. */
+MPRI_RULE void mpri_rule_scale(double *s, const double *rule, int states, bool found)
+{
+    if (!states) s[SCALER_EMPTY] += 1;
+    else if (found) mpri_scale_fall(s, rule);
+    else mpri_scale_clean(s, rule);
+}
+
+/* ---- the same from a call on the host ---- */
+
+static inline double *mpri_update_state(const KernelCall *c) { return (double *)c->in[0].data; }
+static inline const double *mpri_update_hyper(const KernelCall *c)
+{
+    return (const double *)c->in[1].data;
+}
+static inline double mpri_update_factor(const Floats *f, int64_t param)
+{
+    return f->n ? (double)f->v[param] : 1;
+}
+
+static inline float mpri_update_inverse(const KernelCall *c)
+{
+    return mpri_rule_inverse(*(const float *)c->in[1].data);
+}
+
+static inline float mpri_update_clip(const KernelCall *c)
+{
+    return mpri_rule_clip(mpri_update_state(c), (double)*(const float *)c->in[1].data);
+}
+
+static inline bool mpri_update_begin(const KernelCall *c)
+{
+    return mpri_rule_begin(mpri_update_state(c));
+}
+
+static inline SgdRule mpri_update_sgd(const KernelCall *c, int64_t param)
+{
+    const SgdParams *p = (const SgdParams *)c->params;
+    return mpri_rule_sgd(mpri_update_state(c), mpri_update_hyper(c),
+                         mpri_update_factor(&p->lr_scale, param),
+                         mpri_update_factor(&p->decay_scale, param), p->nesterov != 0);
+}
+
+static inline AdamRule mpri_update_adam(const KernelCall *c, int64_t param)
+{
+    const AdamParams *p = (const AdamParams *)c->params;
+    return mpri_rule_adam(mpri_update_state(c), mpri_update_hyper(c),
+                          mpri_update_factor(&p->lr_scale, param),
+                          mpri_update_factor(&p->decay_scale, param), p->decoupled != 0);
+}
+
 /* Inputs scaler, rule, states. */
 static inline void mpri_scale_update(const KernelCall *c)
 {
-    double *s = c->in[0].data;
-    const double *rule = c->in[1].data;
     bool found = false;
     for (int k = UPDATE_FIRST; k < c->n_in; k++)
         found |= ((const double *)c->in[k].data)[STATE_FOUND] != 0;
-    if (c->n_in == UPDATE_FIRST) s[SCALER_EMPTY] += 1;
-    else if (found) mpri_scale_fall(s, rule);
-    else mpri_scale_clean(s, rule);
+    mpri_rule_scale((double *)c->in[0].data, (const double *)c->in[1].data, c->n_in - UPDATE_FIRST,
+                    found);
 }
 
 #endif

@@ -28,7 +28,7 @@ static void gather(void)
 static KernelSet cpu_kernels(void)
 {
     pthread_once(&once, gather);
-    return (KernelSet){all_tables, n_tables};
+    return (KernelSet){all_tables, n_tables, n_tables};
 }
 
 static mpr_status choose_isa(int *isa, Err *err)
@@ -72,7 +72,15 @@ static mpr_status cpu_copy(Device *d, void *dst, const void *src, size_t bytes, 
 {
     (void)d;
     (void)err;
-    memcpy(dst, src, bytes);
+    if (bytes) memcpy(dst, src, bytes);
+    return MPR_OK;
+}
+
+static mpr_status cpu_zero(Device *d, void *dst, size_t bytes, Err *err)
+{
+    (void)d;
+    (void)err;
+    if (bytes) memset(dst, 0, bytes);
     return MPR_OK;
 }
 
@@ -105,6 +113,7 @@ mpr_status mpri_device_cpu(const Alloc *alloc, int threads, Device **out, Err *e
                   .mem_free = cpu_free,
                   .copy_in = cpu_copy,
                   .copy_out = cpu_copy,
+                  .zero = cpu_zero,
                   .destroy = cpu_destroy};
     *out = d;
     return MPR_OK;

@@ -16,6 +16,7 @@ bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limi
                         KernelChoice *out)
 {
     out->row = NULL;
+    out->on_host = false;
     out->skipped[0] = 0;
     for (int t = 0; t < set->n; t++)
         for (int i = 0; i < set->tables[t].n; i++) {
@@ -25,6 +26,7 @@ bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limi
             const char *reason = row->refuse ? row->refuse(sig) : NULL;
             if (!reason) {
                 out->row = row;
+                out->on_host = t >= set->n_own;
                 return true;
             }
             note(out, row->name, reason);

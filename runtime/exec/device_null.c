@@ -25,8 +25,17 @@ static mpr_status null_copy(Device *d, void *dst, const void *src, size_t bytes,
     return MPR_OK;
 }
 
-static mpr_status null_launch(Device *d, const KernelRow *row, const KernelCall *call)
+static mpr_status null_zero(Device *d, void *dst, size_t bytes, Err *err)
 {
+    (void)d;
+    (void)err;
+    if (bytes) memset(dst, 0, bytes);
+    return MPR_OK;
+}
+
+static mpr_status null_launch(Device *d, const KernelRow *row, const KernelCall *call, Err *err)
+{
+    (void)err;
     (void)row;
     (void)call;
     d->launches++;
@@ -53,6 +62,8 @@ mpr_status mpri_device_null_for(const Alloc *alloc, KernelSet kernels, int isa, 
                   .mem_free = null_free,
                   .copy_in = null_copy,
                   .copy_out = null_copy,
+                  .zero = null_zero,
+                  .shared = true,
                   .launch = null_launch,
                   .destroy = null_destroy};
     return MPR_OK;

@@ -14,18 +14,22 @@
 
 #define MPRI_TENSOR_RANK 8
 
+struct Arena;
+struct Device;
+
 typedef struct Tensor {
     void *data;      /* NULL for an absent optional tensor, or at choice time */
     DType dtype;     /* MPR_DTYPE_NONE: absent */
     int rank;
     int64_t dims[MPRI_TENSOR_RANK];
     int64_t n;       /* elements */
+    const void *host; /* bytes of a constant input on the host, whatever the device; else NULL */
 } Tensor;
 
 static inline bool mpri_tensor_here(const Tensor *t) { return t->dtype != MPR_DTYPE_NONE; }
 
-/* What a row is chosen by, known before step 1. in[k].data is set for constants only (a row may
- * look at an axes list); kernels that need constant inputs on the host may rely on it when
+/* What a row is chosen by, known before step 1. in[k].data and in[k].host are set for constants only (a
+ * row may look at an axes list); a kernel that needs constant inputs on the host takes in[k].host when
  * `const_in` has bit k. */
 typedef struct KernelSig {
     int op;              /* OpId */
@@ -52,6 +56,13 @@ typedef struct KernelFault {
     int64_t value, low, high; /* found; allowed low <= value < high */
 } KernelFault;
 
+/* The same in the memory of a device: kernels cannot return it, they keep the earliest here. */
+typedef struct DeviceFault {
+    KernelFault at;
+    int step;            /* KernelCall.step_id of who found it; -1: nothing was found */
+    unsigned lock;       /* whose turn it is to write */
+} DeviceFault;
+
 typedef struct KernelCall {
     const void *params;
     int n_in, n_out;
@@ -60,7 +71,12 @@ typedef struct KernelCall {
     void *workspace;     /* as many bytes as the row asked for, 64-byte aligned, undefined */
     Threads *threads;
     uint64_t seed, step; /* random operators: the run's seed and the number of the forward pass */
-    KernelFault *fault;
+    KernelFault *fault;  /* filled by kernels that return MPR_E_INDEX */
+    void *held;          /* what the row's prepare made for this step */
+    /* Devices with a queue of their own: */
+    void *queue;         /* cudaStream_t */
+    int step_id;         /* which step of the plan this is */
+    DeviceFault *device_fault; /* in device memory; the kernel notes the first position there */
 } KernelCall;
 
 /* MPR_OK, MPR_E_INDEX (fault filled) or MPR_E_DEVICE. Nothing else can fail at step time. */
@@ -75,18 +91,24 @@ typedef struct KernelRow {
     const char *(*refuse)(const KernelSig *sig);
     size_t (*workspace)(const KernelSig *sig, int threads); /* NULL: none */
     double (*flops)(const KernelSig *sig); /* multiply-adds count 2; NULL: not counted */
+    /* Once, when the plan is made: what the kernel wants to know in every step (an algorithm, a list
+     * of pointers), in memory of `arena`, which lives as long as the plan. NULL: nothing. */
+    mpr_status (*prepare)(const KernelSig *sig, struct Device *d, struct Arena *arena, void **held,
+                          Err *err);
 } KernelRow;
 
 typedef struct KernelTable { const KernelRow *rows; int n; } KernelTable;
 
-/* All tables of a device, fastest first: cpu families, then ref. */
-typedef struct KernelSet { const KernelTable *tables; int n; } KernelSet;
+/* All tables of a device, fastest first: its own families, then ref. Tables from n_own on run on the
+ * host: a device with memory of its own copies in and out around them. */
+typedef struct KernelSet { const KernelTable *tables; int n, n_own; } KernelSet;
 
 /* First accepting row for sig with isa <= isa_limit; names of `only` ("ref" or NULL) restrict by
  * prefix. NULL when none; reason receives the last refusal, skipped (may be NULL) a list "row:
  * reason; …". */
 typedef struct KernelChoice {
     const KernelRow *row;
+    bool on_host;        /* row of a table that is not the device's own */
     char skipped[256];
 } KernelChoice;
 bool mpri_kernel_choose(const KernelSet *set, const KernelSig *sig, int isa_limit, const char *only,

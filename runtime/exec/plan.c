@@ -152,7 +152,8 @@ static mpr_status buffer_of_source(Making *m, Value *v, Err *err)
     if (v->kind == VAL_CONST) {
         b.cls = BUF_CONST;
         TRY(constant_data(m, v, bytes, &b.data, err));
-        p->const_bytes += bytes;
+        b.const_offset = p->const_bytes;
+        p->const_bytes += (bytes + 63) & ~(size_t)63;
     } else if (v->kind == VAL_SLOT) {
         StoreSlot *s = mpri_store_find(p->store, p->graph->slots[v->slot].name);
         if (!s)
@@ -271,6 +272,7 @@ static mpr_status step_tensors(Making *m, PlanStep *s, const Node *n, uint64_t *
         if (n->in[i]->kind == VAL_CONST && i < 64) {
             *const_in |= (uint64_t)1 << i;
             in[i].data = (void *)p->buffers[s->in_buffer[i]].data;
+            in[i].host = in[i].data;
         }
     }
     for (int i = 0; i < n->n_out; i++) {
@@ -316,11 +318,15 @@ static mpr_status choose_kernel(Making *m, PlanStep *s, const Node *n, Err *err)
         return MPR_OK; /* all of them are collected */
     }
     s->row = choice.row;
+    s->on_host = choice.on_host;
     s->skipped = choice.skipped[0] ? mpri_arena_strdup(&m->p->arena, choice.skipped) : "";
     if (!s->skipped) return mpri_err_nomem(err, sizeof choice.skipped);
     s->workspace_bytes =
         choice.row->workspace ? choice.row->workspace(&sig, mpri_threads_count(m->d->threads)) : 0;
     s->flops = choice.row->flops ? choice.row->flops(&sig) : 0;
+    if (choice.row->prepare)
+        TRY(choice.row->prepare(&sig, m->d, &m->p->arena, &s->call.held, err));
+    if (s->on_host) TRY(mpri_host_step_size(m->p, s, err));
     if (!strncmp(choice.row->name, "ref.", 4) && large_float(s)) m->p->n_ref_steps++;
     return MPR_OK;
 }
@@ -370,7 +376,7 @@ static mpr_status place(Making *m, Err *err)
     int n_values = n;
     for (Node *node = p->graph->first; node; node = node->next, time++) {
         if (is_view(m, node)) continue;
-        if (p->steps[step].workspace_bytes) {
+        if (p->steps[step].workspace_bytes && !p->steps[step].on_host) {
             owner[n] = step;
             items[n++] =
                 (MemItem){.bytes = p->steps[step].workspace_bytes, .first = time, .last = time};
@@ -428,33 +434,94 @@ static void *buffer_data(const Plan *p, int index)
     if (index < 0) return NULL;
     const Buffer *b = &p->buffers[index];
     switch (b->cls) {
-    case BUF_CONST: return (void *)b->data;
+    case BUF_CONST:
+        return p->constants ? (char *)p->constants + b->const_offset : (void *)b->data;
     case BUF_SLOT: return p->store->slots[b->slot].data;
     case BUF_ARENA:
-    case BUF_INPUT: return p->memory ? (char *)p->memory + b->offset : NULL;
+    case BUF_INPUT:
+        if (p->apart) return p->apart[index];
+        return p->memory ? (char *)p->memory + b->offset : NULL;
     }
     return NULL;
+}
+
+/* Constants, once, for a device that does not see the host's memory. */
+static mpr_status copy_constants(Plan *p, Err *err)
+{
+    Device *d = p->device;
+    if (d->shared || p->constants || !p->const_bytes) return MPR_OK;
+    TRY(d->mem_alloc(d, p->const_bytes, &p->constants, err));
+    for (int i = 0; i < p->n_buffers; i++) {
+        const Buffer *b = &p->buffers[i];
+        if (b->cls == BUF_CONST && b->bytes)
+            TRY(d->copy_in(d, (char *)p->constants + b->const_offset, b->data, b->bytes, err));
+    }
+    return MPR_OK;
+}
+
+static void free_apart(Plan *p)
+{
+    for (int i = 0; p->apart && i < p->n_buffers + p->n_steps; i++)
+        p->device->mem_free(p->device, p->apart[i]);
+    p->apart = NULL;
+}
+
+/* Memory of their own for every buffer, then for the workspace of every step. */
+static mpr_status alloc_apart(Plan *p, Err *err)
+{
+    Device *d = p->device;
+    if (p->apart) return MPR_OK;
+    p->apart = ARENA_ARRAY(&p->arena, void *, p->n_buffers + p->n_steps + 1);
+    if (!p->apart) return mpri_err_nomem(err, sizeof(void *) * (size_t)p->n_buffers);
+    for (int i = 0; i < p->n_buffers; i++) {
+        const Buffer *b = &p->buffers[i];
+        if (b->cls == BUF_ARENA || b->cls == BUF_INPUT)
+            TRY(d->mem_alloc(d, b->bytes, &p->apart[i], err));
+    }
+    for (int i = 0; i < p->n_steps; i++)
+        if (p->steps[i].workspace_bytes && !p->steps[i].on_host)
+            TRY(d->mem_alloc(d, p->steps[i].workspace_bytes, &p->apart[p->n_buffers + i], err));
+    return MPR_OK;
+}
+
+static mpr_status own_memory(Plan *p, Err *err)
+{
+    void *own;
+    if (p->device->apart) return alloc_apart(p, err);
+    if (p->memory && !p->memory_shared) return MPR_OK;
+    TRY(p->device->mem_alloc(p->device, p->arena_bytes ? p->arena_bytes : 64, &own, err));
+    p->memory = own;
+    p->memory_shared = false;
+    return MPR_OK;
+}
+
+static void *workspace_of(const Plan *p, int step)
+{
+    const PlanStep *s = &p->steps[step];
+    if (!s->workspace_bytes || s->on_host) return NULL;
+    return p->apart ? p->apart[p->n_buffers + step] : (char *)p->memory + s->workspace_offset;
 }
 
 mpr_status mpri_plan_bind_memory(Plan *p, void *memory, Err *err)
 {
     if (memory) {
+        free_apart(p);
         if (p->memory && !p->memory_shared) p->device->mem_free(p->device, p->memory);
         p->memory = memory;
         p->memory_shared = true;
-    } else if (!p->memory || p->memory_shared) {
-        void *own;
-        TRY(p->device->mem_alloc(p->device, p->arena_bytes ? p->arena_bytes : 64, &own, err));
-        p->memory = own;
-        p->memory_shared = false;
+    } else {
+        TRY(own_memory(p, err));
     }
+    TRY(copy_constants(p, err));
+    TRY(mpri_host_step_memory(p, err));
     for (int i = 0; i < p->n_steps; i++) {
         PlanStep *s = &p->steps[i];
         Tensor *in = (Tensor *)s->call.in;
         for (int k = 0; k < s->call.n_in; k++) in[k].data = buffer_data(p, s->in_buffer[k]);
         for (int k = 0; k < s->call.n_out; k++)
             s->call.out[k].data = buffer_data(p, s->out_buffer[k]);
-        s->call.workspace = s->workspace_bytes ? (char *)p->memory + s->workspace_offset : NULL;
+        s->call.workspace = workspace_of(p, i);
+        s->call.queue = p->device->queue;
     }
     return MPR_OK;
 }
@@ -462,6 +529,28 @@ mpr_status mpri_plan_bind_memory(Plan *p, void *memory, Err *err)
 void *mpri_plan_value_data(const Plan *p, const Value *v)
 {
     return v->id < p->graph->n_values ? buffer_data(p, p->value_buffer[v->id]) : NULL;
+}
+
+const void *mpri_plan_view(const Plan *p, const Value *v)
+{
+    Device *d = p->device;
+    Plan *own = (Plan *)p; /* the view is no part of what the plan is */
+    if (v->kind == VAL_CONST) return v->data;
+    const void *data = mpri_plan_value_data(p, v);
+    size_t bytes;
+    Tensor t;
+    Err err;
+    mpri_err_clear(&err);
+    if (d->shared || !data) return data;
+    if (mpri_tensor_of_value(v, &t, &bytes, &err) != MPR_OK) return NULL;
+    if (bytes > p->view_bytes || !p->view) {
+        mpri_free(d->alloc, p->view);
+        own->view_bytes = 0;
+        own->view = mpri_alloc(d->alloc, bytes ? bytes : 64, 64);
+        if (!own->view) return NULL;
+        own->view_bytes = bytes;
+    }
+    return d->copy_out(d, own->view, data, bytes, &err) == MPR_OK ? p->view : NULL;
 }
 
 Value *mpri_plan_input(const Plan *p, const char *name)
@@ -481,7 +570,11 @@ Value *mpri_plan_output(const Plan *p, const char *name)
 void mpri_plan_destroy(Plan *p)
 {
     if (!p) return;
+    free_apart(p);
     if (p->memory && !p->memory_shared) p->device->mem_free(p->device, p->memory);
+    p->device->mem_free(p->device, p->constants);
+    mpri_free(p->device->alloc, p->staging);
+    mpri_free(p->device->alloc, p->view);
     Arena arena = p->arena; /* the plan itself lives in its arena */
     mpri_arena_destroy(&arena);
 }

@@ -3,7 +3,8 @@
  * allocates nothing, looks nothing up by name and does no shape arithmetic.
  *
  * Classes: slots (parameters, gradients, moments, state) live in the Store of the session and are
- * shared by all plans; constants are used where they lie (copied when unaligned); inputs,
+ * shared by all plans; constants are used where they lie (copied when unaligned, and to a device with
+ * memory of its own); inputs,
  * activations and workspace share one arena, offsets found greedily by size with best-fit gaps over
  * [first, last use]. */
 #ifndef MPRI_EXEC_PLAN_H
@@ -51,16 +52,19 @@ typedef struct Buffer {
     int first, last;           /* step indices of first and last use; -1 before, n_steps after */
     const char *name;          /* of the value that defined it */
     int slot;                  /* BUF_SLOT: index into the store */
-    const void *data;          /* BUF_CONST */
+    const void *data;          /* BUF_CONST: on the host */
+    size_t const_offset;       /* BUF_CONST: in the plan's constants on the device */
 } Buffer;
 
 typedef struct PlanStep {
     const Node *node;          /* for names in messages and forensics */
     const KernelRow *row;
     const char *skipped;       /* faster rows that refused, and why; "" when none */
+    bool on_host;              /* the device has no kernel: inputs are copied to the host, its kernel
+                                  runs there, outputs are copied back */
     KernelCall call;           /* pointers are final once the plan is bound to memory */
     int *in_buffer, *out_buffer;  /* per input/output, -1 absent */
-    size_t workspace_bytes, workspace_offset;
+    size_t workspace_bytes, workspace_offset; /* in the arena, or with on_host in the staging */
     Segment segment;
     double flops;
 } PlanStep;
@@ -77,8 +81,15 @@ typedef struct Plan {
     size_t arena_bytes;        /* peak of inputs + activations + workspace, exact */
     size_t live_bound_bytes;   /* lower bound: largest sum of live buffers at any step */
     size_t input_bytes, const_bytes;
+    size_t staging_bytes;      /* host memory of the steps on the host, the largest of them */
     void *memory;              /* the arena's memory; owned unless shared */
     bool memory_shared;
+    void *constants;           /* on a device with memory of its own, owned */
+    void *staging;             /* on the host, owned */
+    void **apart;              /* by buffer, owned: each with memory of its own (Device.apart) */
+    void *view;                /* what mpri_plan_view copied last, owned */
+    size_t view_bytes;
+    int n_host_steps;          /* steps that run on the host for want of a kernel of the device */
     int n_ref_steps;           /* steps that fell back to a reference kernel although a float op */
     Device *device;
     Store *store;
@@ -106,9 +117,15 @@ typedef enum PlanWord { PLAN_GO, PLAN_SKIP, PLAN_STOP } PlanWord;
 typedef PlanWord (*PlanWatch)(void *user, int step, bool done);
 mpr_status mpri_plan_run_watched(Plan *p, int segment, uint64_t seed, uint64_t step,
                                  PlanWatch watch, void *user, Err *err);
-/* Data of a value of the bound graph (inputs to fill, outputs to read); NULL when it has no
- * buffer. */
+/* Device memory of a value of the bound graph (inputs to fill by copy_in, outputs to read by
+ * copy_out); NULL when it has no buffer. */
 void *mpri_plan_value_data(const Plan *p, const Value *v);
+/* The bytes of a value on the host, for diagnostics: good until the next call; NULL when it has no
+ * buffer or they cannot be had. */
+const void *mpri_plan_view(const Plan *p, const Value *v);
+/* Waits for the device and asks whether a kernel met wrong data since the last time: MPR_E_INDEX as
+ * mpri_plan_run gives it where kernels run at once. */
+mpr_status mpri_plan_check(const Plan *p, Err *err);
 /* "node 'x' (Op)" of the step with the largest output, into buf; "" when there is none. For messages. */
 const char *mpri_plan_largest(const Plan *p, char *buf, size_t size);
 Value *mpri_plan_input(const Plan *p, const char *name);

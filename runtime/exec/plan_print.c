@@ -39,6 +39,7 @@ static void put_step(Text *out, const Plan *p, int i)
             mpri_text_add(out, "  in place of input %d", k);
             break;
         }
+    if (s->on_host) mpri_text_put(out, "  on host");
     if (s->workspace_bytes) mpri_text_add(out, "  workspace %zu", s->workspace_bytes);
     if (*n->name) mpri_text_add(out, "  @ %s", mpri_err_name(n->name));
     if (*s->skipped) mpri_text_add(out, "\n       not: %s", s->skipped);
@@ -77,8 +78,10 @@ const char *mpri_plan_largest(const Plan *p, char *buf, size_t size)
 mpr_status mpri_plan_print(const Plan *p, Text *out)
 {
     int segment = -1;
-    mpri_text_add(out, "plan on %s (%s), %d steps, %d of them on reference kernels\n",
+    mpri_text_add(out, "plan on %s (%s), %d steps, %d of them on reference kernels",
                   p->device->name, p->device->isa_name, p->n_steps, p->n_ref_steps);
+    if (p->n_host_steps) mpri_text_add(out, ", %d on the host between copies", p->n_host_steps);
+    mpri_text_put(out, "\n");
     for (int i = 0; i < p->n_steps; i++) {
         if ((int)p->steps[i].segment != segment) {
             segment = (int)p->steps[i].segment;

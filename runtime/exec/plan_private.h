@@ -10,4 +10,11 @@ mpr_status mpri_tensor_of_value(const Value *v, Tensor *out, size_t *bytes, Err 
 /* What a kernel reported, as an error that names node, tensor, position, value and range. */
 mpr_status mpri_fault_error(mpr_status status, const Node *n, const KernelCall *call, Err *err);
 
+/* Steps on the host (host_step.c). How much host memory one needs: counted into staging_bytes, and
+ * the step's workspace placed there. */
+mpr_status mpri_host_step_size(Plan *p, PlanStep *s, Err *err);
+/* The memory for them, once. */
+mpr_status mpri_host_step_memory(Plan *p, Err *err);
+mpr_status mpri_host_step_run(Plan *p, PlanStep *s, Err *err);
+
 #endif

@@ -28,8 +28,31 @@ static mpr_status launch(Plan *p, int i, uint64_t seed, uint64_t step, Err *err)
     s->call.step = step;
     s->call.threads = d->threads;
     s->call.fault = &fault;
-    mpr_status st = d->launch ? d->launch(d, s->row, &s->call) : s->row->fn(&s->call);
-    return st == MPR_OK ? MPR_OK : mpri_fault_error(st, s->node, &s->call, err);
+    s->call.step_id = i;
+    s->call.device_fault = d->fault;
+    mpr_status st = s->on_host   ? mpri_host_step_run(p, s, err)
+                    : d->launch ? d->launch(d, s->row, &s->call, err)
+                                : s->row->fn(&s->call);
+    if (st == MPR_OK) return MPR_OK;
+    if (err->code == MPR_OK) return mpri_fault_error(st, s->node, &s->call, err);
+    return mpri_err_where(err, "node '%s' (%s)", mpri_err_name(s->node->name), s->node->op->name);
+}
+
+mpr_status mpri_plan_check(const Plan *p, Err *err)
+{
+    static const DeviceFault none = {.at = {.input = -1, .position = INT64_MAX}, .step = -1};
+    Device *d = p->device;
+    DeviceFault found;
+    if (!d->fault) return d->synchronize ? d->synchronize(d, err) : MPR_OK;
+    TRY(d->copy_out(d, &found, d->fault, sizeof found, err));
+    if (found.step < 0) return MPR_OK;
+    TRY(d->copy_in(d, d->fault, &none, sizeof none, err));
+    if (found.step >= p->n_steps)
+        return mpri_err_set(err, MPR_E_INDEX, "value %lld at position %lld is outside its range",
+                            (long long)found.at.value, (long long)found.at.position);
+    KernelCall call = p->steps[found.step].call;
+    call.fault = &found.at;
+    return mpri_fault_error(MPR_E_INDEX, p->steps[found.step].node, &call, err);
 }
 
 mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err *err)

@@ -97,33 +97,40 @@ static mpr_status make_graph(mpr_context *ctx, const OpRow *row, DType type, Are
     return status;
 }
 
-static double fill_inputs(const Plan *p)
+static mpr_status fill_inputs(const Plan *p, double *sum, Err *err)
 {
     double bytes = 0;
     const Graph *g = p->graph;
     for (int i = 0; i < g->n_inputs; i++) {
         const Value *v = g->inputs[i].value;
-        void *data = mpri_plan_value_data(p, v);
+        void *to = mpri_plan_value_data(p, v);
         int64_t n = mpri_shape_elements(&v->shape);
-        bytes += (double)n * (double)mpri_dtype_size(v->dtype);
+        size_t size = (size_t)n * mpri_dtype_size(v->dtype);
+        bytes += (double)size;
+        void *data = to && size ? mpri_alloc(p->device->alloc, size, 64) : NULL;
+        if (to && size && !data) return mpri_err_nomem(err, size);
         for (int64_t k = 0; data && k < n; k++) {
             double u = (double)mpri_rng_uniform(1, (uint64_t)i, (uint64_t)k);
             if (v->dtype == MPR_INT64) u = (double)(int)(1000 * u);
             else if (v->shape.rank > 1) u -= 0.5;
             mpri_store_f64(v->dtype, data, k, u);
         }
+        mpr_status status = data ? p->device->copy_in(p->device, to, data, size, err) : MPR_OK;
+        mpri_free(p->device->alloc, data);
+        TRY(status);
     }
     for (int i = 0; i < g->n_outputs; i++) {
         const Value *v = g->outputs[i].value;
         bytes += (double)mpri_shape_elements(&v->shape) * (double)mpri_dtype_size(v->dtype);
     }
-    return bytes;
+    *sum = bytes;
+    return MPR_OK;
 }
 
 static mpr_status time_plan(Plan *p, int repeat, mpr_op_rate *rate, Err *err)
 {
     TRY(mpri_plan_bind_memory(p, NULL, err));
-    rate->bytes = fill_inputs(p);
+    TRY(fill_inputs(p, &rate->bytes, err));
     for (int i = 0; i < p->n_steps; i++) {
         rate->flops += p->steps[i].flops;
         snprintf(rate->kernel, sizeof rate->kernel, "%s", p->steps[i].row->name);
@@ -131,6 +138,7 @@ static mpr_status time_plan(Plan *p, int repeat, mpr_op_rate *rate, Err *err)
     for (int i = 0; i <= repeat; i++) { /* the first run warms up */
         double start = mpri_monotonic();
         TRY(mpri_plan_run(p, -1, 0, 0, err));
+        if (p->device->synchronize) TRY(p->device->synchronize(p->device, err));
         double took = mpri_monotonic() - start;
         if (i == 1 || (i > 1 && took < rate->seconds)) rate->seconds = took;
     }

@@ -6,8 +6,9 @@
 
 static void measure(const Plan *p, Frame *f, const Value *v, bool output)
 {
-    const void *data = v->kind == VAL_CONST ? v->data : mpri_plan_value_data(p, v);
-    if (f->n == FRAME_TENSORS || !data || !mpri_dtype_is_float(v->dtype)) return;
+    bool room = f->n < FRAME_TENSORS && mpri_dtype_is_float(v->dtype);
+    const void *data = room ? mpri_plan_view(p, v) : NULL;
+    if (!data) return;
     double least = INFINITY, most = 0;
     int64_t n = mpri_shape_elements(&v->shape);
     for (int64_t i = 0; i < n; i++) {

@@ -50,16 +50,34 @@ static const char *word(double v)
     return isnan(v) ? "NaN" : v > 0 ? "inf" : "-inf";
 }
 
+/* A slot's bytes on the host: where they lie, or copied into *copy, which the caller frees. NULL when
+ * they cannot be had. */
+static const void *slot_view(mpr_session *s, const StoreSlot *slot, void **copy)
+{
+    Device *d = s->device;
+    Err err;
+    mpri_err_clear(&err);
+    *copy = NULL;
+    if (d->shared) return slot->data;
+    *copy = mpri_alloc(&s->ctx->alloc, slot->bytes ? slot->bytes : 1, 64);
+    if (!*copy || d->copy_out(d, *copy, slot->data, slot->bytes, &err) != MPR_OK) return NULL;
+    return *copy;
+}
+
 bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size)
 {
     for (int i = 0; i < s->n_params; i++) {
         const SessionParam *p = &s->params[i];
         const StoreSlot *slot = p->present ? mpri_store_find(&s->store, p->grad_slot) : NULL;
-        int64_t at = slot ? mpri_first_nonfinite(slot->dtype, slot->data, p->n) : -1;
-        if (at < 0) continue;
-        snprintf(buf, size, "gradient of '%s' is %s at element %lld", mpri_err_name(p->public_name),
-                 word(mpri_load_f64(slot->dtype, slot->data, at)), (long long)at);
-        return true;
+        void *copy = NULL;
+        const void *data = slot ? slot_view(s, slot, &copy) : NULL;
+        int64_t at = data ? mpri_first_nonfinite(slot->dtype, data, p->n) : -1;
+        if (at >= 0)
+            snprintf(buf, size, "gradient of '%s' is %s at element %lld",
+                     mpri_err_name(p->public_name), word(mpri_load_f64(slot->dtype, data, at)),
+                     (long long)at);
+        mpri_free(&s->ctx->alloc, copy);
+        if (at >= 0) return true;
     }
     return false;
 }
@@ -68,7 +86,7 @@ bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size)
 
 static const void *value_data(const Plan *p, const Value *v)
 {
-    return v->kind == VAL_CONST ? v->data : mpri_plan_value_data(p, v);
+    return mpri_plan_view(p, v);
 }
 
 /* No kernel runs for a view: its bytes are those of its source. */
@@ -102,7 +120,7 @@ static bool hands_on(const Node *n)
 void mpri_search_value(Search *f, int step, const Value *v)
 {
     const Node *n = f->p->steps[step].node;
-    const void *data = mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(f->p, v) : NULL;
+    const void *data = mpri_dtype_is_float(v->dtype) ? mpri_plan_view(f->p, v) : NULL;
     int64_t count = data ? mpri_shape_elements(&v->shape) : 0;
     int64_t at = count ? mpri_first_nonfinite(v->dtype, data, count) : -1;
     if (at < 0) return;
@@ -280,7 +298,7 @@ static bool search(Search *f, uint64_t count, bool backward, Err *err)
     f->first[0] = f->first[1] = f->stop_at = -1;
     if (run(f, SEG_FORWARD, count, first_run, err) != MPR_OK) return false;
     const Value *loss = mpri_plan_output(f->p, "loss");
-    const void *data = loss ? mpri_plan_value_data(f->p, loss) : NULL;
+    const void *data = loss ? mpri_plan_view(f->p, loss) : NULL;
     bool bad_loss = data && mpri_first_nonfinite(loss->dtype, data, 1) >= 0;
     int step = f->first[0];
     if (!bad_loss && backward) {

@@ -11,8 +11,8 @@ static mpr_status make_slot(mpr_optimizer *opt, const char *name, SlotClass cls,
 {
     StoreSlot *slot;
     TRY(mpri_session_slot(opt->s, name, cls, t, shape, param, &slot, err));
-    if (slot->bytes)
-        memset(slot->data, 0, slot->bytes); /* an optimizer destroyed before may have used it */
+    if (slot->bytes) /* an optimizer destroyed before may have used it */
+        TRY(opt->s->device->zero(opt->s->device, slot->data, slot->bytes, err));
     if (out) *out = *slot;
     return MPR_OK;
 }

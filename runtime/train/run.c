@@ -355,8 +355,10 @@ static mpr_status take_output(Run *r, const GraphOutput *out, mpr_tensors *outpu
     const Value *v = out->value;
     bool grad = !strncmp(out->name, "grad:", 5) && r->want_grads;
     const char *name = grad ? out->name + 5 : out->name;
-    const void *data = mpri_plan_value_data(r->plan, v);
-    if (!data && v->kind == VAL_CONST) data = v->data;
+    const void *data = mpri_plan_view(r->plan, v);
+    if (!data && mpri_shape_elements(&v->shape) > 0)
+        return mpri_err_set(r->err, MPR_E_DEVICE, "output '%s' cannot be read",
+                            mpri_err_name(name));
     mpr_tensor t = {.data = data, .dtype = v->dtype, .rank = v->shape.rank};
     for (int d = 0; d < t.rank; d++) t.dims[d] = v->shape.d[d];
     mpr_dtype want = grad ? v->dtype : declared_type(r, out->name, v->dtype);
@@ -389,6 +391,7 @@ static mpr_status execute(Run *r)
         TRY(feed_all(r));
         double start = mpri_monotonic();
         TRY(mpri_plan_run(r->plan, -1, 0, 0, r->err));
+        TRY(mpri_plan_check(r->plan, r->err));
         double ms = 1e3 * (mpri_monotonic() - start);
         if (!i || ms < best) best = ms;
     }

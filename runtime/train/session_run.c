@@ -142,6 +142,7 @@ static mpr_status read_loss(mpr_session *s, const SessionPlan *sp, float *loss, 
     const void *data = v ? mpri_plan_value_data(sp->plan, v) : NULL;
     if (!data) return mpri_err_set(err, MPR_E_INTERNAL, "the plan has no loss");
     unsigned char raw[16];
+    TRY(mpri_plan_check(sp->plan, err));
     TRY(s->device->copy_out(s->device, raw, data, mpri_dtype_size(v->dtype), err));
     *loss = (float)mpri_load_f64(v->dtype, raw, 0);
     return MPR_OK;
@@ -218,7 +219,7 @@ static mpr_status prepare_buffers(mpr_session *s, const SessionPlan *sp, Err *er
     for (int i = 0; accumulate && i < s->n_params; i++) {
         if (s->params[i].present || !sp->writes_grad[i]) continue;
         StoreSlot *slot = mpri_store_find(&s->store, s->params[i].grad_slot);
-        if (slot) memset(slot->data, 0, slot->bytes);
+        if (slot) TRY(s->device->zero(s->device, slot->data, slot->bytes, err));
     }
     return set_state(s, "grad_accumulate", MPR_INT32, &accumulate, err);
 }
@@ -278,6 +279,17 @@ static mpr_status unknown_output(mpr_session *s, const char *name, Err *err)
     return mpri_err_advice(err, "use one of the names listed");
 }
 
+static mpr_status reserve_fetch(mpr_session *s, size_t bytes, Err *err)
+{
+    if (bytes <= s->fetch_bytes) return MPR_OK;
+    void *fetch = mpri_alloc(&s->ctx->alloc, bytes, 64);
+    if (!fetch) return mpri_err_nomem(err, bytes);
+    mpri_free(&s->ctx->alloc, s->fetch);
+    s->fetch = fetch;
+    s->fetch_bytes = bytes;
+    return MPR_OK;
+}
+
 mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out, Err *err)
 {
     if (!s->current || !s->outputs_valid) {
@@ -294,15 +306,15 @@ mpr_status mpri_session_output(mpr_session *s, const char *name, mpr_tensor *out
         return mpri_err_set(err, MPR_E_INTERNAL, "output '%s' has no buffer", mpri_err_name(name));
     *out = (mpr_tensor){.data = data, .dtype = v->dtype, .rank = v->shape.rank};
     for (int i = 0; i < v->shape.rank; i++) out->dims[i] = v->shape.d[i];
-    if (!mpri_dtype_is_low(v->dtype)) return MPR_OK;
-    size_t bytes = (size_t)n * sizeof(float);
-    if (bytes > s->fetch_bytes) {
-        void *fetch = mpri_alloc(&s->ctx->alloc, bytes, 64);
-        if (!fetch) return mpri_err_nomem(err, bytes);
-        mpri_free(&s->ctx->alloc, s->fetch);
-        s->fetch = fetch;
-        s->fetch_bytes = bytes;
+    if (!s->device->shared) {
+        TRY(mpri_plan_check(s->current->plan, err));
+        out->data = data = mpri_plan_view(s->current->plan, v);
+        if (!data && n)
+            return mpri_err_set(err, MPR_E_DEVICE, "output '%s' cannot be read from the device",
+                                mpri_err_name(name));
     }
+    if (!mpri_dtype_is_low(v->dtype)) return MPR_OK;
+    TRY(reserve_fetch(s, (size_t)n * sizeof(float), err));
     for (int64_t i = 0; i < n; i++)
         ((float *)s->fetch)[i] = (float)mpri_load_f64(v->dtype, data, i);
     out->data = s->fetch;

@@ -52,7 +52,7 @@ static void count_values(TensorStat *x, DType dtype, const void *data)
 
 static void collect(TensorStats *t, StatKind kind, const Node *n, const Value *v, const char *name)
 {
-    const void *data = mpri_dtype_is_float(v->dtype) ? mpri_plan_value_data(t->plan, v) : NULL;
+    const void *data = mpri_dtype_is_float(v->dtype) ? mpri_plan_view(t->plan, v) : NULL;
     char op[64];
     TensorStat *x = data ? add_stat(t) : NULL;
     if (!x) return;

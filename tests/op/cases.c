@@ -9,7 +9,8 @@
  *   tie    d(sum of output 0)/d(input) where there is no difference quotient
  *   fault  what is refused, with which words
  *
- * Arguments choose operators or files: test_op_cases Softsign reduce */
+ * Arguments choose operators or files: test_op_cases Softsign reduce
+ * With MPR_TEST_DEVICE=cuda values, gradients in every float type and faults come from plans on that device. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,11 +106,25 @@ static bool chosen(const CaseRow *r, int argc, char **argv)
     return argc == 1;
 }
 
+/* MPR_TEST_DEVICE=cuda: the same rows by plans on a CUDA device, in a program that has one linked in. */
+static bool on_cuda(void)
+{
+    const char *name = getenv("MPR_TEST_DEVICE");
+    return name && !strcmp(name, "cuda") && mpri_device_cuda;
+}
+
 static int open_device(void **state)
 {
     (void)state;
     Err err = {0};
-    return mpri_device_cpu(mpri_alloc_default(), 1, &device, &err) == MPR_OK ? 0 : -1;
+    if (!on_cuda())
+        return mpri_device_cpu(mpri_alloc_default(), 1, &device, &err) == MPR_OK ? 0 : -1;
+    if (mpri_device_cuda(mpri_alloc_default(), 0, 1, &device, &err) != MPR_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        return -1;
+    }
+    device->apart = true; /* a stray access meets no other buffer */
+    return 0;
 }
 
 static int close_device(void **state)
@@ -150,7 +165,7 @@ int main(int argc, char **argv)
     mpri_arena_init(&arena, mpri_alloc_default(), 0);
     read_files();
     int n = make_tests(argc, argv, tests);
-    if (argc == 1) tests[n++] = (struct CMUnitTest)cmocka_unit_test(complete);
+    if (argc == 1 && !on_cuda()) tests[n++] = (struct CMUnitTest)cmocka_unit_test(complete);
     if (!n) {
         fprintf(stderr, "no rows for these operators or files\n");
         return 1;

@@ -196,6 +196,57 @@ static void check_value(const CaseRow *r)
     test_case_close(&x);
 }
 
+/* The graph of the row by the device's plan. False: it cannot be planned, its shapes depend on data. */
+static bool plan_value(const CaseRow *r, Device *device, CaseRun *from, CaseRun *x, Tensor *found,
+                       mpr_status *status)
+{
+    bool changed = false;
+    PassOptions o = {0};
+    need(r, open_row(r, MPR_FLOAT64, 0, NULL, from), &from->err, "inference");
+    need(r, open_row(r, MPR_FLOAT64, 0, NULL, x), &x->err, "inference");
+    PassCtx ctx = {.scratch = &x->scratch, .alloc = mpri_alloc_default(), .o = &o, .ref = &x->ref};
+    ctx.binding = mpri_binding_create(&x->arena, x->g->sym);
+    need(r, mpri_pass_bind(&ctx, x->g, &changed, &x->err), &x->err, "shapes");
+    for (int i = 0; i < x->g->n_values; i++)
+        if (!mpri_shape_const(&x->g->values[i]->shape)) return false;
+    need(r, test_case_memory(from), &from->err, "memory");
+    fill(r, from, MPR_FLOAT64);
+    *status = test_case_plan(x, device, from, found);
+    return true;
+}
+
+static void check_value_planned(const CaseRow *r, Device *device)
+{
+    CaseRun from, x;
+    Tensor found[CASE_RESULTS] = {{0}};
+    mpr_status status;
+    if (plan_value(r, device, &from, &x, found, &status)) {
+        need(r, status, &x.err, device->name);
+        for (int k = 0, i = 0; k < r->n_out; k++) {
+            if (!r->body && r->out[k].absent) continue;
+            double unit = mpri_dtype_is_low(found[i].dtype) ? 0x1p-8 : 1e-6;
+            if (!r->out[k].absent)
+                compare(r, device->name, k, &found[i], &r->out[k].t,
+                        r->tolerance < unit ? unit : r->tolerance);
+            i++;
+        }
+    }
+    test_case_close(&x);
+    test_case_close(&from);
+}
+
+static void check_fault_planned(const CaseRow *r, Device *device)
+{
+    CaseRun from, x;
+    Tensor found[CASE_RESULTS] = {{0}};
+    mpr_status status;
+    if (plan_value(r, device, &from, &x, found, &status) && status != r->code)
+        wrong(r, "%s: %s, expected %s", device->name, mpr_status_text(status),
+              mpr_status_text(r->code));
+    test_case_close(&x);
+    test_case_close(&from);
+}
+
 /* ---- fault ---- */
 
 static void check_words(const CaseRow *r, mpr_status status, const Err *err)
@@ -235,7 +286,7 @@ static void check_kernel_faults(const CaseRow *r, CaseRun *x)
     }
 }
 
-static void check_fault(const CaseRow *r)
+static void check_fault(const CaseRow *r, Device *device)
 {
     CaseRun x;
     mpr_status status = open_row(r, MPR_FLOAT64, 0, NULL, &x);
@@ -244,6 +295,7 @@ static void check_fault(const CaseRow *r)
         fill(r, &x, MPR_FLOAT64);
         status = test_case_evaluate(&x, false);
         if (status != MPR_OK && !r->body) check_kernel_faults(r, &x);
+        if (status != MPR_OK && !device->shared) check_fault_planned(r, device);
     }
     check_words(r, status, &x.err);
     test_case_close(&x);
@@ -385,13 +437,14 @@ static void compare_narrow(const CaseRow *r, CaseRun *exact, DType type, const T
     }
 }
 
-/* Reference kernels in a 16-bit type, or a plan in f32, against double on the same data. */
+/* Reference kernels in a 16-bit type, or a plan in f32 (on a GPU in every type), against double on the
+ * same data. */
 static void check_narrow(const CaseRow *r, Device *device, DType type, int fed,
                          const CaseShape *shapes)
 {
     CaseRun exact, narrow;
     Tensor found[2 * CASE_ARGS];
-    bool plan = type == MPR_FLOAT32;
+    bool passes = type == MPR_FLOAT32, plan = passes || !device->shared;
     mpr_status status = open_row(r, type, fed, shapes, &narrow);
     if (status == MPR_E_TYPE) { /* not a type of this operator */
         test_case_close(&narrow);
@@ -401,11 +454,11 @@ static void check_narrow(const CaseRow *r, Device *device, DType type, int fed,
     need(r, open_row(r, MPR_FLOAT64, fed, shapes, &exact), &exact.err, "inference");
     prepare(r, &exact, type);
     evaluate(r, &exact, true);
-    need(r, test_case_differentiate(&narrow, plan), &narrow.err, mpri_dtype_name(type));
+    need(r, test_case_differentiate(&narrow, passes), &narrow.err, mpri_dtype_name(type));
     int n = narrow.g->n_outputs;
     if (n != exact.g->n_outputs || n > 2 * CASE_ARGS) wrong(r, "%d outputs", n);
     if (plan) {
-        need(r, test_case_plan(&narrow, device, &exact, found), &narrow.err, "plan in f32");
+        need(r, test_case_plan(&narrow, device, &exact, found), &narrow.err, device->name);
     } else {
         need(r, test_case_memory(&narrow), &narrow.err, "memory");
         fill(r, &narrow, type);
@@ -417,9 +470,17 @@ static void check_narrow(const CaseRow *r, Device *device, DType type, int fed,
     test_case_close(&exact);
 }
 
+static bool shapes_meet(const CaseRow *r, const CaseShape *shapes)
+{
+    CaseRun x;
+    mpr_status status = open_row(r, MPR_FLOAT64, 0, shapes, &x);
+    test_case_close(&x);
+    return status == MPR_OK;
+}
+
 static void check_shapes(const CaseRow *r, Device *device, const CaseShape *shapes)
 {
-    if (!check_differences(r, shapes)) return;
+    if (device->shared ? !check_differences(r, shapes) : !shapes_meet(r, shapes)) return;
     check_narrow(r, device, MPR_FLOAT16, 0, shapes);
     check_narrow(r, device, MPR_BFLOAT16, 0, shapes);
     check_narrow(r, device, MPR_FLOAT32, 0, shapes);
@@ -463,7 +524,7 @@ static void check_grad(const CaseRow *r, Device *device)
         {{3, {4, 1, 3}}, {2, {2, 1}}},
     };
     check_shapes(r, device, NULL);
-    check_memory(r);
+    if (device->shared) check_memory(r);
     if (r->body || !(r->op->flags & OPF_ELEMENTWISE)) return;
     int inputs = 0;
     for (int k = 0; k < r->n_in; k++) 
@@ -502,10 +563,13 @@ void test_case_check(const CaseRow *r, Device *device)
 {
     if (r->broken) wrong(r, "%s", r->broken);
     switch (r->kind) {
-    case ROW_VALUE: check_value(r); break;
+    case ROW_VALUE:
+        if (device->shared) check_value(r);
+        else check_value_planned(r, device);
+        break;
     case ROW_GRAD: check_grad(r, device); break;
     case ROW_TIE: check_tie(r, device); break;
-    case ROW_FAULT: check_fault(r); break;
+    case ROW_FAULT: check_fault(r, device); break;
     }
 }
 

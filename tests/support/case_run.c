@@ -201,17 +201,23 @@ mpr_status test_case_evaluate(CaseRun *x, bool backward)
 
 /* ---- on the device ---- */
 
-static void feed(const Plan *p, const CaseRun *from)
+static mpr_status feed(CaseRun *x, const Plan *p, const CaseRun *from)
 {
+    Device *d = p->device;
     for (int i = 0; i < from->g->n_inputs; i++) {
         const Value *v = from->g->inputs[i].value, *to = mpri_plan_input(p, v->name);
-        void *data = to ? mpri_plan_value_data(p, to) : NULL;
+        void *at = to ? mpri_plan_value_data(p, to) : NULL;
         const Tensor *t = &from->at[v->id];
-        for (int64_t k = 0; data && k < t->n; k++)
+        size_t bytes = at ? (size_t)t->n * mpri_dtype_size(to->dtype) : 0;
+        void *data = mpri_arena_alloc(&x->scratch, bytes + 1);
+        if (!data) return mpri_err_nomem(&x->err, bytes);
+        for (int64_t k = 0; bytes && k < t->n; k++)
             if (mpri_dtype_is_float(t->dtype))
                 mpri_store_f64(to->dtype, data, k, mpri_load_f64(t->dtype, t->data, k));
             else mpri_store_i64(to->dtype, data, k, mpri_load_i64(t->dtype, t->data, k));
+        if (bytes) TRY(d->copy_in(d, at, data, bytes, &x->err));
     }
+    return MPR_OK;
 }
 
 static mpr_status take(CaseRun *x, const Plan *p, int i, Tensor *out)
@@ -219,7 +225,7 @@ static mpr_status take(CaseRun *x, const Plan *p, int i, Tensor *out)
     const GraphOutput *o = &p->graph->outputs[i];
     size_t bytes;
     TRY(mpri_tensor_of_value(o->value, out, &bytes, &x->err));
-    const void *data = mpri_plan_value_data(p, o->value);
+    const void *data = mpri_plan_view(p, o->value);
     out->data = mpri_arena_alloc(&x->scratch, bytes + 1);
     if (!out->data) return mpri_err_nomem(&x->err, bytes);
     if (bytes && data) memcpy(out->data, data, bytes);
@@ -237,10 +243,9 @@ mpr_status test_case_plan(CaseRun *x, Device *device, const CaseRun *from, Tenso
     mpr_status status = mpri_plan_create(device, &store, x->g, graph, NULL, &p, &x->err);
     x->g = NULL;
     if (status == MPR_OK) status = mpri_plan_bind_memory(p, NULL, &x->err);
-    if (status == MPR_OK) {
-        feed(p, from);
-        status = mpri_plan_run(p, -1, 7, 0, &x->err);
-    }
+    if (status == MPR_OK) status = feed(x, p, from);
+    if (status == MPR_OK) status = mpri_plan_run(p, -1, 7, 0, &x->err);
+    if (status == MPR_OK) status = mpri_plan_check(p, &x->err);
     for (int i = 0; status == MPR_OK && i < n; i++) status = take(x, p, i, &outputs[i]);
     mpri_plan_destroy(p);
     mpri_store_destroy(&store);

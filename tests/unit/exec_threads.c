@@ -115,7 +115,7 @@ static void test_choose(void **state)
     };
     static const KernelRow ref[] = {{.op = 3, .name = "ref.x", .fn = nothing}};
     static const KernelTable tables[] = {{fast, 2}, {ref, 1}};
-    KernelSet set = {tables, 2};
+    KernelSet set = {tables, 2, 2};
     KernelSig sig = {.op = 3, .n_in = 1};
     KernelChoice c;
     assert_true(mpri_kernel_choose(&set, &sig, 3, NULL, &c));

@@ -57,7 +57,8 @@ function(mpr_simd_room name folder)
   endforeach()
 endfunction()
 
-# The shared library (only mpr_* exported), and the same objects as one archive for the tests.
+# The shared library (only mpr_* exported), with CUDA where it is built, and the other objects as one archive
+# for the tests.
 function(mpr_library)
   set(objects "")
   foreach(room ${MPR_ROOMS})
@@ -71,9 +72,12 @@ function(mpr_library)
   set_target_properties(mpr_all PROPERTIES LINKER_LANGUAGE C)
   target_link_libraries(mpr_all PUBLIC ${libs})
   target_include_directories(mpr_all PUBLIC ${CMAKE_SOURCE_DIR}/include)
-  add_library(mpr SHARED ${objects})
+  add_library(mpr SHARED ${objects} ${MPR_CUDA_OBJECTS})
   set_target_properties(mpr PROPERTIES LINKER_LANGUAGE C VERSION ${PROJECT_VERSION} SOVERSION 0)
   target_link_libraries(mpr PRIVATE ${libs})
+  if(MPR_CUDA_OBJECTS)
+    target_link_libraries(mpr PRIVATE ${MPR_CUDART_STATIC} rt ${CMAKE_DL_LIBS})
+  endif()
   target_link_options(mpr PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/mpr.map)
   target_include_directories(mpr PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()

@@ -7,7 +7,7 @@ check() {
     local folder=$1; shift
     local allowed="$folder $*"
     local bad
-    bad=$(grep -rnoE '#include "(runtime|importer|passes|kernels|convert|tools|tests)/[^"]*"' "$folder" --include='*.c' --include='*.h' --include='*.inc' 2>/dev/null |
+    bad=$(grep -rnoE '#include "(runtime|importer|passes|kernels|convert|tools|tests)/[^"]*"' "$folder" --include='*.c' --include='*.h' --include='*.inc' --include='*.cu' --include='*.cuh' 2>/dev/null |
         while IFS= read -r line; do
             target=${line#*\"}; target=${target%\"*}
             ok=no
@@ -24,6 +24,7 @@ check $exec $ir $base
 shared=$(echo kernels/*.h) # what defines bits on every device
 check kernels/ref $shared $exec $op $base
 check kernels/cpu kernels/ref $shared $exec $op $base
+check kernels/cuda $shared $exec $op $base
 check passes $exec $op $ir $base
 check importer $op $ir $base
 check convert passes importer $exec $op $ir $base

@@ -15,24 +15,49 @@ void *mpri_context_alloc(const mpr_context *ctx, size_t bytes)
     return p;
 }
 
-/* "cpu", "null", "auto", "cuda", "cuda:N". This build runs on the CPU. */
+static mpr_status open_cuda(const mpr_context *ctx, int index, Device **out, Err *err)
+{
+    if (mpri_device_cuda) return mpri_device_cuda(&ctx->alloc, index, ctx->threads, out, err);
+    mpri_err_set(err, MPR_E_DEVICE, "this build has no CUDA support");
+    return mpri_err_advice(err, "build it where nvcc is (-DMPR_CUDA=ON), or use --device cpu");
+}
+
+/* Opened and closed: that it is there is known before any work. */
+static mpr_status try_cuda(mpr_context *ctx, const char *name, int index, Err *err)
+{
+    Device *d;
+    mpr_status status = open_cuda(ctx, index, &d, err);
+    if (status != MPR_OK) return mpri_err_where(err, "device '%s'", mpri_err_name(name));
+    mpri_device_destroy(d);
+    snprintf(ctx->device, sizeof(ctx->device), "cuda:%d", index);
+    return MPR_OK;
+}
+
+static bool cuda_index(const char *name, int *index)
+{
+    int end = 0;
+    *index = 0;
+    if (!strcmp(name, "cuda")) return true;
+    return sscanf(name, "cuda:%3d%n", index, &end) == 1 && !name[end] && *index >= 0;
+}
+
+/* "cpu", "null", "auto", "cuda", "cuda:N". */
 static mpr_status choose_device(mpr_context *ctx, const char *name, Err *err)
 {
+    int index;
     if (!name || !*name || !strcmp(name, "cpu")) name = "cpu";
     if (!strcmp(name, "auto")) {
-        mpri_log(&ctx->log, MPR_LOG_NOTICE,
-                 "device auto: no CUDA device is supported by this build, the CPU is used");
+        Err why;
+        mpri_err_clear(&why);
+        if (try_cuda(ctx, name, 0, &why) == MPR_OK) return MPR_OK;
+        mpri_log(&ctx->log, MPR_LOG_NOTICE, "device auto: the CPU is used: %s", why.message);
         name = "cpu";
     }
     if (!strcmp(name, "cpu") || !strcmp(name, "null")) {
         snprintf(ctx->device, sizeof(ctx->device), "%s", name);
         return MPR_OK;
     }
-    if (!strcmp(name, "cuda") || !strncmp(name, "cuda:", 5)) {
-        mpri_err_set(err, MPR_E_DEVICE, "device '%s': this build has no CUDA support",
-                     mpri_err_name(name));
-        return mpri_err_advice(err, "use --device cpu");
-    }
+    if (cuda_index(name, &index)) return try_cuda(ctx, name, index, err);
     mpri_err_set(err, MPR_E_USAGE, "device '%s' is unknown; allowed are cpu, cuda, cuda:N, auto",
                  mpri_err_name(name));
     return mpri_err_advice(err, "use --device cpu");
@@ -87,7 +112,9 @@ void mpri_context_destroy(mpr_context *ctx)
 
 mpr_status mpri_context_device(mpr_context *ctx, Device **out, Err *err)
 {
+    int index;
     if (!strcmp(ctx->device, "null")) return mpri_device_null(&ctx->alloc, out, err);
+    if (cuda_index(ctx->device, &index)) return open_cuda(ctx, index, out, err);
     return mpri_device_cpu(&ctx->alloc, ctx->threads, out, err);
 }
 

@@ -12,7 +12,7 @@ struct mpr_context {
     Alloc alloc;
     Log log;
     mpr_limits limits;
-    char device[16]; /* "cpu" or "null" */
+    char device[16]; /* "cpu", "null" or "cuda:N" */
     int threads;
 };
 

@@ -1,0 +1,33 @@
+/* The CUDA device to the rest of its room: tables of rows, queues, libraries that are loaded when they
+ * are needed. Plain C; what kernels share is in kernel.cuh. */
+#ifndef MPRI_CUDA_CUDA_H
+#define MPRI_CUDA_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "runtime/exec/device.h"
+
+/* All families of this folder, in the order of choice. The array is static. */
+const KernelTable *mpri_cuda_tables(int *n);
+
+/* cuBLASLt, opened once per process. NULL: the library or an entry of it is missing; *why says which
+ * (static text). */
+typedef struct CublasLt CublasLt;
+const CublasLt *mpri_cublaslt(const char **why);
+
+/* What a CUDA device is beyond Device; device_cuda.c. */
+typedef struct CudaDevice {
+    Device d;
+    int index;              /* of the GPU */
+    int sms;                /* multiprocessors */
+    const CublasLt *lt;     /* NULL: products run on the host */
+    void *lt_handle;
+} CudaDevice;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,376 @@
+/* The CUDA device: one queue that everything goes through in order, so a step never waits for the host.
+ *
+ * copy_in goes through a ring of pinned memory: the caller may change its bytes at once, and the copy
+ * waits for nothing but the half of the ring that it uses anew. Only copy_out, synchronize and freeing
+ * wait. The first error of the runtime other than a refused allocation or recording is kept: the device is
+ * lost, and every later call says the same at once. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/cublaslt.h"
+#include "runtime/base/text.h"
+
+enum { MAX_TABLES = 192, RING = 2, RING_BYTES = 4 << 20 };
+
+typedef struct Cuda {
+    CudaDevice c;           /* first: kernels and Device pointers see it */
+    cudaStream_t stream;
+    Device *host;           /* for operators without a CUDA kernel: threads and instruction set */
+    char *ring[RING];       /* pinned */
+    cudaEvent_t ring_free[RING];
+    bool ring_used[RING];
+    int ring_at;
+    size_t ring_fill;       /* bytes taken of the half in use */
+    bool capturing;
+    Err lost;               /* set: what every call says */
+    char name[128];
+} Cuda;
+
+struct DeviceGraph {
+    cudaGraphExec_t exec;
+};
+
+static KernelTable all_tables[MAX_TABLES];
+static int n_own, n_tables;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static KernelSet host_set;
+
+static void gather(void)
+{
+    int n;
+    const KernelTable *own = mpri_cuda_tables(&n);
+    for (int i = 0; i < n && n_tables < MAX_TABLES; i++) all_tables[n_tables++] = own[i];
+    n_own = n_tables;
+    for (int i = 0; i < host_set.n && n_tables < MAX_TABLES; i++)
+        all_tables[n_tables++] = host_set.tables[i];
+}
+
+static KernelSet cuda_kernels(const Device *host)
+{
+    host_set = host->kernels; /* the same static tables for every device */
+    pthread_once(&once, gather);
+    return (KernelSet){all_tables, n_tables, n_own};
+}
+
+/* ---- errors ---- */
+
+static mpr_status say_lost(const Cuda *u, Err *err)
+{
+    if (err->code != MPR_OK) return err->code;
+    mpri_err_set(err, u->lost.code, "%s", u->lost.message);
+    return mpri_err_advice(err, "%s", u->lost.advice);
+}
+
+static mpr_status check(Cuda *u, cudaError_t e, const char *what, Err *err)
+{
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    if (e == cudaSuccess) return MPR_OK;
+    mpri_err_set(&u->lost, MPR_E_DEVICE, "CUDA device %d is lost: %s: %s", u->c.index, what,
+                 cudaGetErrorString(e));
+    mpri_err_advice(&u->lost, "end the program and start again from the last checkpoint; if it comes "
+                              "again run compute-sanitizer, or look for an Xid in the system log");
+    return say_lost(u, err);
+}
+
+static Cuda *cuda_of(Device *d)
+{
+    Cuda *u = (Cuda *)d;
+    (void)cudaSetDevice(u->c.index); /* the calling thread may be another one than before */
+    return u;
+}
+
+/* ---- memory ---- */
+
+static mpr_status cuda_alloc(Device *d, size_t bytes, void **out, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    size_t have = 0, total = 0;
+    *out = NULL;
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    cudaError_t e = cudaMalloc(out, bytes ? bytes : 64);
+    if (e == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        TRY(check(u, cudaMemGetInfo(&have, &total), "memory info", err));
+        mpri_err_set(err, MPR_E_NOMEM,
+                     "CUDA device %d: %zu bytes are needed, %zu of %zu are free", u->c.index, bytes,
+                     have, total);
+        return mpri_err_advice(err, "use a smaller batch, or --fp16 or --bf16");
+    }
+    TRY(check(u, e, "allocation", err));
+    return check(u, cudaMemsetAsync(*out, 0, bytes ? bytes : 64, u->stream), "memset", err);
+}
+
+static void cuda_free(Device *d, void *p)
+{
+    Cuda *u = cuda_of(d);
+    if (!p) return;
+    if (u->lost.code == MPR_OK) (void)cudaStreamSynchronize(u->stream);
+    (void)cudaFree(p);
+}
+
+static mpr_status next_half(Cuda *u, Err *err)
+{
+    TRY(check(u, cudaEventRecord(u->ring_free[u->ring_at], u->stream), "event", err));
+    u->ring_used[u->ring_at] = true;
+    u->ring_at = (u->ring_at + 1) % RING;
+    u->ring_fill = 0;
+    if (!u->ring_used[u->ring_at]) return MPR_OK;
+    return check(u, cudaEventSynchronize(u->ring_free[u->ring_at]), "copy to the device", err);
+}
+
+static mpr_status cuda_copy_in(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    for (size_t done = 0; done < bytes;) {
+        if (u->ring_fill == RING_BYTES) TRY(next_half(u, err));
+        size_t n = bytes - done, room = RING_BYTES - u->ring_fill;
+        if (n > room) n = room;
+        char *at = u->ring[u->ring_at] + u->ring_fill;
+        memcpy(at, (const char *)src + done, n);
+        TRY(check(u, cudaMemcpyAsync((char *)dst + done, at, n, cudaMemcpyHostToDevice, u->stream),
+                  "copy to the device", err));
+        done += n;
+        u->ring_fill += (n + 63) & ~(size_t)63;
+    }
+    return MPR_OK;
+}
+
+static mpr_status cuda_copy_out(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    if (bytes)
+        TRY(check(u, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, u->stream),
+                  "copy from the device", err));
+    return check(u, cudaStreamSynchronize(u->stream), "work on the device", err);
+}
+
+static mpr_status cuda_zero(Device *d, void *dst, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (!bytes || u->lost.code != MPR_OK) return u->lost.code ? say_lost(u, err) : MPR_OK;
+    return check(u, cudaMemsetAsync(dst, 0, bytes, u->stream), "memset", err);
+}
+
+static mpr_status cuda_memory_info(Device *d, size_t *free_bytes, size_t *total, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    return check(u, cudaMemGetInfo(free_bytes, total), "memory info", err);
+}
+
+/* ---- work ---- */
+
+static mpr_status cuda_launch(Device *d, const KernelRow *row, const KernelCall *call, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    mpr_status status = row->fn(call);
+    TRY(check(u, cudaGetLastError(), row->name, err));
+    return status;
+}
+
+static mpr_status cuda_synchronize(Device *d, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    return check(u, cudaStreamSynchronize(u->stream), "work on the device", err);
+}
+
+/* ---- recordings ---- */
+
+static mpr_status refused(const char *what, cudaError_t e, Err *err)
+{
+    (void)cudaGetLastError();
+    mpri_err_set(err, MPR_E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
+    return mpri_err_advice(err, "run step by step: --no-cuda-graph");
+}
+
+static mpr_status cuda_capture_begin(Device *d, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    cudaError_t e = cudaStreamBeginCapture(u->stream, cudaStreamCaptureModeThreadLocal);
+    if (e != cudaSuccess) return refused("the step cannot be recorded as a CUDA graph", e, err);
+    u->capturing = true;
+    return MPR_OK;
+}
+
+static mpr_status cuda_capture_end(Device *d, bool abandon, DeviceGraph **out, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    cudaGraph_t graph = NULL;
+    *out = NULL;
+    u->capturing = false;
+    cudaError_t e = cudaStreamEndCapture(u->stream, &graph);
+    DeviceGraph *g = NULL;
+    if (e == cudaSuccess && !abandon) {
+        g = mpri_alloc(d->alloc, sizeof *g, 16);
+        if (g) e = cudaGraphInstantiate(&g->exec, graph, 0);
+    }
+    if (graph) (void)cudaGraphDestroy(graph);
+    if (abandon) {
+        (void)cudaGetLastError();
+        return MPR_OK;
+    }
+    if (e != cudaSuccess) {
+        mpri_free(d->alloc, g);
+        return refused("the recorded step cannot be made a CUDA graph", e, err);
+    }
+    if (!g) return mpri_err_nomem(err, sizeof *g);
+    *out = g;
+    return MPR_OK;
+}
+
+static mpr_status cuda_graph_launch(Device *d, DeviceGraph *g, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    return check(u, cudaGraphLaunch(g->exec, u->stream), "launch of a CUDA graph", err);
+}
+
+static void cuda_graph_destroy(Device *d, DeviceGraph *g)
+{
+    if (!g) return;
+    (void)cuda_of(d);
+    (void)cudaGraphExecDestroy(g->exec);
+    mpri_free(d->alloc, g);
+}
+
+/* ---- life ---- */
+
+static void cuda_destroy(Device *d)
+{
+    Cuda *u = cuda_of(d);
+    if (u->c.lt_handle) (void)u->c.lt->Destroy(u->c.lt_handle);
+    if (u->stream) (void)cudaStreamSynchronize(u->stream);
+    (void)cudaFree(d->fault);
+    for (int i = 0; i < RING; i++) {
+        (void)cudaFreeHost(u->ring[i]);
+        if (u->ring_free[i]) (void)cudaEventDestroy(u->ring_free[i]);
+    }
+    if (u->stream) (void)cudaStreamDestroy(u->stream);
+    mpri_device_destroy(u->host);
+    mpri_free(d->alloc, u);
+}
+
+static mpr_status no_device(cudaError_t e, Err *err)
+{
+    int version = 0;
+    (void)cudaDriverGetVersion(&version);
+    if (!version || e == cudaErrorInsufficientDriver) {
+        if (!version)
+            mpri_err_set(err, MPR_E_DEVICE,
+                         "no CUDA driver: looked for libcuda.so.1, which cannot be loaded");
+        else
+            mpri_err_set(err, MPR_E_DEVICE,
+                         "the CUDA driver is too old: it knows CUDA %d.%d, this program needs %d.%d",
+                         version / 1000, version % 1000 / 10, CUDART_VERSION / 1000,
+                         CUDART_VERSION % 1000 / 10);
+        return mpri_err_advice(err, "install NVIDIA's driver, or use --device cpu");
+    }
+    mpri_err_set(err, MPR_E_DEVICE, "no usable CUDA device: the driver (CUDA %d.%d) says: %s",
+                 version / 1000, version % 1000 / 10, cudaGetErrorString(e));
+    return mpri_err_advice(err, "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu");
+}
+
+static mpr_status find_device(int index, Err *err)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    (void)cudaGetLastError();
+    if (e != cudaSuccess || n == 0) return no_device(e == cudaSuccess ? cudaErrorNoDevice : e, err);
+    if (index < n) return MPR_OK;
+    mpri_err_set(err, MPR_E_DEVICE, "there is no CUDA device %d: there are %d, counted from 0", index,
+                 n);
+    return mpri_err_advice(err, "use --device cuda:0");
+}
+
+static mpr_status fill_device(Cuda *u, Err *err)
+{
+    int major = 0, minor = 0;
+    const char *why;
+    TRY(check(u, cudaSetDevice(u->c.index), "choosing the device", err));
+    TRY(check(u, cudaDeviceGetAttribute(&u->c.sms, cudaDevAttrMultiProcessorCount, u->c.index),
+              "attributes", err));
+    TRY(check(u, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, u->c.index),
+              "attributes", err));
+    TRY(check(u, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, u->c.index),
+              "attributes", err));
+    snprintf(u->name, sizeof u->name, "sm_%d%d", major, minor);
+    if (major * 10 + minor < 75) {
+        mpri_err_set(err, MPR_E_DEVICE, "CUDA device %d has compute capability %d.%d; 7.5 is needed",
+                     u->c.index, major, minor);
+        return mpri_err_advice(err, "use --device cpu");
+    }
+    u->c.lt = mpri_cublaslt(&why);
+    if (!u->c.lt) {
+        mpri_err_set(err, MPR_E_DEVICE, "cuBLASLt: %s", why);
+        return mpri_err_advice(err, "install the CUDA %d runtime libraries and let LD_LIBRARY_PATH lead "
+                                    "to them, or use --device cpu", CUDART_VERSION / 1000);
+    }
+    if (u->c.lt->Create((cublasLtHandle_t *)&u->c.lt_handle) != CUBLAS_STATUS_SUCCESS)
+        return mpri_err_set(err, MPR_E_DEVICE, "cuBLASLt cannot be started on device %d", u->c.index);
+    return MPR_OK;
+}
+
+static mpr_status fill_memory(Cuda *u, Err *err)
+{
+    static const DeviceFault none = {.at = {.input = -1, .position = INT64_MAX}, .step = -1};
+    Device *d = &u->c.d;
+    TRY(check(u, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking), "a stream", err));
+    for (int i = 0; i < RING; i++) {
+        TRY(check(u, cudaMallocHost((void **)&u->ring[i], RING_BYTES), "pinned memory", err));
+        TRY(check(u, cudaEventCreateWithFlags(&u->ring_free[i], cudaEventDisableTiming), "an event",
+                  err));
+    }
+    d->queue = u->stream;
+    TRY(cuda_alloc(d, sizeof *d->fault, (void **)&d->fault, err));
+    return cuda_copy_in(d, d->fault, &none, sizeof none, err);
+}
+
+mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device **out, Err *err)
+{
+    *out = NULL;
+    TRY(find_device(index, err));
+    Device *host;
+    TRY(mpri_device_cpu(alloc, threads, &host, err));
+    Cuda *u = mpri_alloc(alloc, sizeof *u, 64);
+    if (!u) {
+        mpri_device_destroy(host);
+        return mpri_err_nomem(err, sizeof *u);
+    }
+    memset(u, 0, sizeof *u);
+    u->host = host;
+    u->c.index = index;
+    u->c.d = (Device){.name = "cuda",
+                      .kernels = cuda_kernels(host),
+                      .isa = host->isa,
+                      .isa_name = u->name,
+                      .threads = host->threads,
+                      .alloc = alloc,
+                      .mem_alloc = cuda_alloc,
+                      .mem_free = cuda_free,
+                      .copy_in = cuda_copy_in,
+                      .copy_out = cuda_copy_out,
+                      .zero = cuda_zero,
+                      .launch = cuda_launch,
+                      .synchronize = cuda_synchronize,
+                      .memory_info = cuda_memory_info,
+                      .capture_begin = cuda_capture_begin,
+                      .capture_end = cuda_capture_end,
+                      .graph_launch = cuda_graph_launch,
+                      .graph_destroy = cuda_graph_destroy,
+                      .destroy = cuda_destroy};
+    mpr_status status = fill_device(u, err);
+    if (status == MPR_OK) status = fill_memory(u, err);
+    if (status != MPR_OK) {
+        cuda_destroy(&u->c.d);
+        return status;
+    }
+    *out = &u->c.d;
+    return MPR_OK;
+}

@@ -1,0 +1,36 @@
+/* The list of kernel families. A family `x` is kernels/cuda/x.cu, which defines its rows as
+ *   extern "C" const KernelTable mpri_cuda_x = CUDA_TABLE(rows);
+ * Where two families take one operator, the one that takes fewer cases stands first. */
+#include <pthread.h>
+
+#include "kernels/cuda/cuda.h"
+
+#define CUDA_FAMILIES(X) \
+    X(elementwise)       \
+    X(cast)              \
+    X(matmul)            \
+    X(reduce)            \
+    X(loss)              \
+    X(update)
+
+#define DECLARE(family) extern const KernelTable mpri_cuda_##family;
+CUDA_FAMILIES(DECLARE)
+
+#define ADDRESS(family) &mpri_cuda_##family,
+static const KernelTable *const sources[] = {CUDA_FAMILIES(ADDRESS)};
+enum { TABLES = sizeof sources / sizeof sources[0] };
+
+static KernelTable tables[TABLES];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void gather(void)
+{
+    for (int i = 0; i < TABLES; i++) tables[i] = *sources[i];
+}
+
+const KernelTable *mpri_cuda_tables(int *n)
+{
+    pthread_once(&once, gather);
+    *n = TABLES;
+    return tables;
+}

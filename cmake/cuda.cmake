@@ -1,10 +1,11 @@
 # CUDA: kernels/cuda by nvcc into the library, and the same sources as C++ for tests/cuda_on_cpu.
 #   -DMPR_CUDA=AUTO|ON|OFF          AUTO: when nvcc (12 or newer) is found
-#   -DMPR_CUDA_ARCHITECTURES=80;90  default: all that are meant; the last one also as PTX for later GPUs
+#   -DMPR_CUDA_ARCHITECTURES=80;90  default 75, and as PTX, which every later GPU's driver compiles at its first start;
+#                                   all builds 75 to 120 (minutes: for packages, the preset "cuda")
 # nvcc is called as it is: the C compiler and its flags stay those of the rest.
 set(MPR_CUDA AUTO CACHE STRING "CUDA kernels: AUTO, ON or OFF")
-set(MPR_CUDA_ARCHITECTURES "75;80;86;89;90;100;120" CACHE STRING "Compute capabilities to build kernels for")
-set(MPR_NVCC_LAUNCHER "" CACHE STRING "Put before nvcc, such as ccache")
+set(MPR_CUDA_ARCHITECTURES "75" CACHE STRING "Compute capabilities to build kernels for, or all")
+set(MPR_NVCC_LAUNCHER "${CMAKE_C_COMPILER_LAUNCHER}" CACHE STRING "Put before nvcc, such as ccache")
 find_program(MPR_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin /usr/local/cuda-13.0/bin)
 set(MPR_CUDA_ROOT "")
 if(MPR_NVCC)
@@ -36,7 +37,11 @@ function(mpr_cuda_room)
   mpr_flags(mpr_cuda)
   target_include_directories(mpr_cuda SYSTEM PRIVATE ${MPR_CUDA_INCLUDE})
   set(codes "")
-  foreach(arch ${MPR_CUDA_ARCHITECTURES})
+  set(archs ${MPR_CUDA_ARCHITECTURES})
+  if(archs STREQUAL "all")
+    set(archs 75 80 86 89 90 100 120)
+  endif()
+  foreach(arch ${archs})
     list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
     set(newest ${arch})
   endforeach()

@@ -8,7 +8,7 @@ preset=${1:-release}
 tools/setup.sh test
 python=$PWD/build/python/bin/python3 # with onnx and onnxruntime, if PyPI could be reached
 [ -x "$python" ] || python=python3
-cmake --preset "$preset" -DMPR_TESTS=ON -DMPR_CUDA_ARCHITECTURES=80 -DMPR_TEST_PYTHON="$python" >/dev/null   # the demo configures this folder without them
+cmake --preset "$preset" -DMPR_TESTS=ON -DMPR_TEST_PYTHON="$python" >/dev/null   # the demo configures this folder without them
 cmake --build "build/$preset" -j "$(nproc)" | grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking|Generating|Creating|Running)' || true
 status=0
 tools/check_layers.sh || status=1

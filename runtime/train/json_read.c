@@ -104,6 +104,7 @@ static const char *read_value(JsonItem *item, const char *p, int depth)
         item->kind = JSON_KIND_TRUE;
         end = p + 4;
     } else if (!strncmp(p, "false", 5)) {
+        item->kind = JSON_KIND_FALSE;
         end = p + 5;
     } else if (!strncmp(p, "null", 4)) {
         end = p + 4;

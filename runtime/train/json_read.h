@@ -13,7 +13,8 @@ typedef enum JsonKind {
     JSON_KIND_NUMBER, /* any other number that a double holds */
     JSON_KIND_STRING,
     JSON_KIND_TRUE,
-    JSON_KIND_OTHER, /* false, null, array, object */
+    JSON_KIND_FALSE,
+    JSON_KIND_OTHER, /* null, array, object */
 } JsonKind;
 
 typedef struct JsonItem {

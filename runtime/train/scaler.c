@@ -80,6 +80,7 @@ mpr_status mpri_scaler_set(mpr_scaler *sc, const char *option, double value, Err
     TRY(mpri_scaler_read(sc, err));
     TRY(mpri_scaler_validate(&o, sc->scale, err));
     sc->o = o;
+    if (sc->hysteresis_left > o.hysteresis) sc->hysteresis_left = o.hysteresis;
     return mpri_scaler_write(sc, err);
 }
 

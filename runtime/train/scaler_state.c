@@ -104,6 +104,8 @@ static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
     TRY(read_count(root, "updates", false, most, &updates, err));
     TRY(read_count(root, "empty", false, most, &empty, err));
     const JsonItem *constant = mpri_json_find(root, "constant");
+    if (constant && constant->kind != JSON_KIND_TRUE && constant->kind != JSON_KIND_FALSE)
+        return invalid(err, "constant", "is neither true nor false");
     if (constant) o.constant = constant->kind == JSON_KIND_TRUE;
     o.growth_factor = growth;
     o.backoff_factor = backoff;
@@ -119,6 +121,7 @@ static mpr_status load_root(mpr_scaler *sc, const JsonObject *root, Err *err)
         return mpri_err_advice(
             err, "resume from another checkpoint, or start the scaler afresh (--fresh-scaler)");
     }
+    if (left > hysteresis) return invalid(err, "hysteresis_left", "is above hysteresis");
     sc->o = o;
     sc->scale = (float)scale;
     sc->tracker = (int32_t)tracker;

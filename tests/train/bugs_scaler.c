@@ -91,6 +91,125 @@ static void large_norm(void)
     close_net(&n);
 }
 
+/* The same for gradients that are large because they are scaled. */
+static void large_scale(void)
+{
+    Net n;
+    mpr_scaler_options so = {.size = sizeof so, .init_scale = 0x1p60f, .torch_preset = true};
+    float g[D * D], norm;
+    open_net(&n, 0.5f, MPR_DTYPE_NONE, &so);
+    bind_rows(&n, 0, N, 1);
+    pass(&n, NULL);
+    for (int i = 0; i < D * D; i++) g[i] = 3 * 0x1p60f;
+    assert_call(mpr_session_gradient_set(n.s, "w1", g, D * D), n.s);
+    for (int i = 0; i < D * D; i++) g[i] = 0;
+    assert_call(mpr_session_gradient_set(n.s, "w2", g, D * D), n.s);
+    assert_call(mpr_scaler_unscale(n.sc, n.opt), n.sc);
+    assert_call(mpr_optimizer_clip_grad_norm(n.opt, 1, &norm), n.opt);
+    assert_true(norm == 12);
+    assert_call(mpr_session_gradient_get(n.s, "w1", g, D * D), n.s);
+    assert_true(fabsf(g[3] - 0.25f) < 1e-6f);
+    finish(&n, MPR_STEP_UPDATED);
+    close_net(&n);
+}
+
+/* What a state may not hold; the scaler stays as it was. */
+static void states_that_are_refused(void)
+{
+    static const char *const bad[] = {
+        "\"scale\": \"inf\"", "\"scale\": 0", "\"scale\": -2.0", "\"scale\": 1e60",
+        "\"scale\": 1e-50", "\"scale\": \"nan\"", "\"scale\": NaN", "\"scale\": null",
+        "\"growth_interval\": 0", "\"growth_interval\": -1", "\"growth_interval\": 2.5",
+        "\"growth_interval\": 4294967297", "\"growth_factor\": 1", "\"growth_factor\": \"inf\"",
+        "\"backoff_factor\": 1", "\"backoff_factor\": 0", "\"_growth_tracker\": -1",
+        "\"min_scale\": 0", "\"min_scale\": 1e30", "\"max_scale\": 8", "\"hysteresis\": 0",
+        "\"hysteresis_left\": 3", "\"hysteresis_left\": -1", "\"skips\": 1e300",
+        "\"constant\": 1"};
+    Net n;
+    char *before, *after, text[512];
+    open_net(&n, 0.5f, MPR_FLOAT16, NULL);
+    assert_call(mpr_scaler_save(n.sc, &before), n.sc);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        static const char *const good[] = {
+            "\"scale\": 16.0", "\"growth_factor\": 2.0", "\"backoff_factor\": 0.5",
+            "\"growth_interval\": 5", "\"_growth_tracker\": 4"};
+        int used = snprintf(text, sizeof text, "{%s", bad[i]);
+        for (int k = 0; k < 5; k++) /* without the member that is bad */
+            if (strncmp(good[k], bad[i], strcspn(bad[i], ":")))
+                used += snprintf(text + used, sizeof text - (size_t)used, ", %s", good[k]);
+        snprintf(text + used, sizeof text - (size_t)used, "}");
+        if (mpr_scaler_load(n.sc, text) != MPR_E_CHECKPOINT) fail_msg("%s", text);
+        assert_call(mpr_scaler_save(n.sc, &after), n.sc);
+        assert_string_equal(before, after);
+        mpr_free_text(n.ctx, after);
+    }
+    mpr_free_text(n.ctx, before);
+    close_net(&n);
+}
+
+/* At the cap a growth event is one like any other: the tracker starts anew, the scale stays. */
+static void growth_at_the_cap(void)
+{
+    Net n;
+    mpr_scaler_options so = {
+        .size = sizeof so, .init_scale = 96, .max_scale = 100, .growth_interval = 2};
+    const float want[] = {96, 100, 100, 100, 100};
+    const int tracker[] = {1, 0, 1, 0, 1};
+    open_net(&n, 0.5f, MPR_FLOAT16, &so);
+    for (int i = 0; i < 5; i++) {
+        bind_rows(&n, 0, N, 1);
+        pass(&n, NULL);
+        finish(&n, MPR_STEP_UPDATED);
+        assert_true(mpr_scaler_scale(n.sc) == want[i]);
+        assert_int_equal(state_of(&n).growth_tracker, tracker[i]);
+    }
+    close_net(&n);
+}
+
+/* Lowered in the middle, hysteresis leaves no more units than it has now. */
+static void hysteresis_lowered(void)
+{
+    Net n;
+    mpr_scaler_options so = {.size = sizeof so, .init_scale = 64, .hysteresis = 4};
+    float g[D * D] = {NAN};
+    open_net(&n, 0.5f, MPR_FLOAT16, &so);
+    assert_call(mpr_scaler_set(n.sc, "hysteresis", 2), n.sc);
+    for (int i = 0; i < 3; i++) {
+        bind_rows(&n, 0, N, 1);
+        pass(&n, NULL);
+        assert_call(mpr_session_gradient_set(n.s, "w1", g, D * D), n.s);
+        finish(&n, MPR_STEP_SKIPPED);
+        assert_true(mpr_scaler_scale(n.sc) == (i == 0 ? 64 : i == 1 ? 32 : 16));
+    }
+    close_net(&n);
+}
+
+/* A scale set by hand in the middle: from the next loss on, tracker kept; a bad one changes nothing. */
+static void scale_set_by_hand(void)
+{
+    Net n;
+    const float bad[] = {0, -1, NAN, INFINITY, 0.5f, 0x1p25f};
+    open_net(&n, 0.5f, MPR_FLOAT16, NULL);
+    for (int i = 0; i < 2; i++) {
+        bind_rows(&n, 0, N, 1);
+        pass(&n, NULL);
+        finish(&n, MPR_STEP_UPDATED);
+    }
+    bind_rows(&n, 0, N, 1);
+    pass(&n, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(mpr_scaler_update_to(n.sc, bad[i]), MPR_E_USAGE);
+    assert_call(mpr_scaler_update_to(n.sc, 1000), n.sc); /* the window is given up */
+    assert_true(mpr_scaler_scale(n.sc) == 1000 && state_of(&n).growth_tracker == 2);
+    assert_int_equal(mpr_scaler_step(n.sc, n.opt, NULL), MPR_E_ORDER); /* its gradients are old */
+    assert_call(mpr_session_zero_grad(n.s), n.s);
+    bind_rows(&n, 0, N, 1);
+    pass(&n, NULL);
+    finish(&n, MPR_STEP_UPDATED);
+    assert_true(state_of(&n).growth_tracker == 3 && state_of(&n).updates == 3);
+    close_net(&n);
+}
+
 static void clip_before_unscale(void)
 {
     Net n, f;
@@ -329,6 +448,11 @@ static const struct {
     {"200 steps of overflow: never below the floor", never_below_the_floor},
     {"scale 2^-120, gradient 2^10: flagged, skipped", overflow_on_unscale},
     {"gradients of 1e25: finite norm, right clip", large_norm},
+    {"gradients scaled by 2^60: finite norm, right clip", large_scale},
+    {"states with values that no scaler has: refused, nothing changes", states_that_are_refused},
+    {"growth at the cap: the tracker starts anew", growth_at_the_cap},
+    {"hysteresis lowered while it runs: no more units than it has", hysteresis_lowered},
+    {"a scale set by hand within a window", scale_set_by_hand},
     {"clip before unscale: an order error; the right order gives the norm of float32",
      clip_before_unscale},
     {"explicit unscale and step, or step alone: the same parameters", explicit_or_implied_unscale},

@@ -18,14 +18,27 @@ static const Node *file_node(const mpr_session *s, const char *name, size_t n)
 
 static bool moves(const Node *n) { return n->op->cast_cuda == CAST_MOVE || mpri_is(n, OP_Cast); }
 
+/* The graph whose nodes the origins number: of a painted session that of the rewritten file. */
+static const Graph *numbered(const mpr_session *s)
+{
+    return mpri_session_model(s, MODE_TRAIN)->m->graph;
+}
+
+/* Does n stand for x, a node that the user's file has? */
+static bool stands_for(const mpr_session *s, const Node *n, const Node *x)
+{
+    for (int i = 0; i < x->origin.n; i++)
+        for (int k = 0; k < n->origin.n; k++)
+            if (x->origin.v[i] >= 0 && x->origin.v[i] == n->origin.v[k])
+                return file_node(s, x->name, strlen(x->name)) != NULL;
+    return false;
+}
+
 /* A node of the file that n stands for; the last one where there are several. */
 static const Node *origin_node(const mpr_session *s, const Node *n)
 {
-    const Graph *g = s->model->m->graph;
-    for (const Node *x = n->origin.n ? g->last : NULL; x; x = x->prev)
-        for (int i = 0; i < x->origin.n && (moves(n) || !moves(x)); i++)
-            for (int k = 0; k < n->origin.n; k++)
-                if (x->origin.v[i] == n->origin.v[k]) return x;
+    for (const Node *x = n->origin.n ? numbered(s)->last : NULL; x; x = x->prev)
+        if ((moves(n) || !moves(x)) && stands_for(s, n, x)) return x;
     return NULL;
 }
 
@@ -72,12 +85,8 @@ void mpri_forensics_others(const mpr_session *s, const Node *n, const char *name
 {
     int found = 0;
     t[0] = 0;
-    for (const Node *x = s->model->m->graph->first; x && n->origin.n; x = x->next) {
-        bool part = false;
-        for (int i = 0; i < x->origin.n && !part; i++)
-            for (int k = 0; k < n->origin.n && !part; k++)
-                part = x->origin.v[i] >= 0 && x->origin.v[i] == n->origin.v[k];
-        if (!part || moves(x) || !x->name[0] || !strcmp(x->name, name)) continue;
+    for (const Node *x = n->origin.n ? numbered(s)->first : NULL; x; x = x->next) {
+        if (moves(x) || !strcmp(x->name, name) || !stands_for(s, n, x)) continue;
         size_t used = strlen(t);
         if (found++ < 3)
             snprintf(t + used, size - used, "%s'%.48s' (%.20s)", found > 1 ? ", " : ", computed with ",

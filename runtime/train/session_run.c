@@ -330,8 +330,9 @@ static mpr_status own_count(mpr_session *s, const Value *v, double *count, Err *
         mpri_err_set(err, MPR_E_ORDER, "no labels are counted: no forward pass has run");
         return mpri_err_advice(err, "call mpr_session_forward first");
     }
-    const void *data = v->kind == VAL_CONST ? v->data : mpri_plan_value_data(s->current->plan, v);
-    TRY(s->device->copy_out(s->device, &n, data, sizeof n, err));
+    if (v->kind == VAL_CONST) memcpy(&n, v->data, sizeof n);
+    else TRY(s->device->copy_out(s->device, &n, mpri_plan_value_data(s->current->plan, v),
+                                 sizeof n, err));
     *count = (double)n;
     return MPR_OK;
 }

@@ -11,7 +11,8 @@
     X(matmul)            \
     X(reduce)            \
     X(loss)              \
-    X(update)
+    X(update)            \
+    X(layout)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -12,7 +12,8 @@
     X(reduce)            \
     X(loss)              \
     X(update)            \
-    X(layout)
+    X(layout)            \
+    X(norm)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -2,6 +2,8 @@
  * tie inside a difference quotient, so each tensor gets values that keep their distance. */
 #include "tests/support/case_run.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "kernels/ref/ref.h"
 #include "runtime/base/rng.h"
@@ -232,6 +234,15 @@ static mpr_status take(CaseRun *x, const Plan *p, int i, Tensor *out)
     return MPR_OK;
 }
 
+/* For those who write kernels of a device: which steps have none. */
+static void tell_host_steps(const Plan *p)
+{
+    if (!getenv("MPR_TEST_SHOW_HOST")) return;
+    for (int i = 0; i < p->n_steps; i++)
+        if (p->steps[i].on_host)
+            fprintf(stderr, "on host: %s (%s)\n", p->steps[i].row->name, p->steps[i].skipped);
+}
+
 mpr_status test_case_plan(CaseRun *x, Device *device, const CaseRun *from, Tensor *outputs)
 {
     Store store;
@@ -242,6 +253,7 @@ mpr_status test_case_plan(CaseRun *x, Device *device, const CaseRun *from, Tenso
     mpri_arena_init(&x->arena, mpri_alloc_default(), 0);
     mpr_status status = mpri_plan_create(device, &store, x->g, graph, NULL, &p, &x->err);
     x->g = NULL;
+    if (status == MPR_OK) tell_host_steps(p);
     if (status == MPR_OK) status = mpri_plan_bind_memory(p, NULL, &x->err);
     if (status == MPR_OK) status = feed(x, p, from);
     if (status == MPR_OK) status = mpri_plan_run(p, -1, 7, 0, &x->err);

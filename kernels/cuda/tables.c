@@ -13,7 +13,9 @@
     X(loss)              \
     X(update)            \
     X(layout)            \
-    X(norm)
+    X(norm)              \
+    X(norm_group)        \
+    X(norm_batch)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -15,7 +15,8 @@
     X(layout)            \
     X(norm)              \
     X(norm_group)        \
-    X(norm_batch)
+    X(norm_batch)        \
+    X(norm_lp)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -122,8 +122,9 @@ static bool guess_control_flow(Node *n)
     return true;
 }
 
-/* Outputs of an opaque node that nothing declares. Operators that compute on floats mostly keep the
- * type; what else is not known stays unknown: a wrong guess would make the readers look wrong. */
+/* Outputs of an opaque node that nothing declares. Operators of ONNX that compute on floats mostly
+ * keep the type; what else is not known, and all of other domains, stays unknown: a wrong guess would
+ * make the readers look wrong. */
 void mpri_build_guess_outputs(Node *n)
 {
     static const struct {
@@ -135,10 +136,14 @@ void mpri_build_guess_outputs(Node *n)
         {"IsInf", MPR_BOOL},           {"Xor", MPR_BOOL},
         {"RandomNormal", MPR_FLOAT32}, {"RandomUniform", MPR_FLOAT32},
         {"QuantizeLinear", MPR_DTYPE_NONE}, {"CastLike", MPR_DTYPE_NONE},
+        {"DynamicQuantizeLinear", MPR_DTYPE_NONE}, {"BitCast", MPR_DTYPE_NONE},
+        {"NonMaxSuppression", MPR_INT64}, {"SequenceLength", MPR_INT64},
+        {"OptionalHasElement", MPR_BOOL},
     };
     if (n->opaque && guess_control_flow(n)) return;
-    DType t = n->n_in && n->in[0] && mpri_dtype_is_float(n->in[0]->dtype) ? n->in[0]->dtype
-                                                                          : MPR_DTYPE_NONE;
+    bool foreign = n->opaque_type && strchr(n->opaque_type, ':');
+    bool floats = n->n_in && n->in[0] && mpri_dtype_is_float(n->in[0]->dtype);
+    DType t = floats && !foreign ? n->in[0]->dtype : MPR_DTYPE_NONE;
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         if (!strcmp(fixed[i].op, n->opaque_type)) t = fixed[i].t;
     for (int k = 0; k < n->n_out; k++)

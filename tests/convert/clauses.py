@@ -650,6 +650,23 @@ def check_calls_of_functions(tool):
     assert same(tool(first, "--to", "fp32"), plain)
 
 
+def check_nodes_that_only_the_file_knows(tool):
+    """What a node that the library cannot run makes is not guessed: readers of whole numbers are no fault of the model."""
+    table = w("E", 50, 8)
+    custom = model([N("MatMul", ["x", "W"], ["a"], "mm"), N("Tokens", ["a"], ["ids"], domain="com.x"), N("Gather", ["E", "ids"], ["g"]),
+                    N("MatMul", ["g", "W"], ["y"], "m2")], [v("x")], [v("y", None)], [w("W", 8, 8), table],
+                   imports=[helper.make_opsetid("com.x", 1)])
+    assert node(tool(custom, *INFER, check=False), "mm").input[0] == "x__mpr_f16"
+    boxes = model([N("MatMul", ["x", "W"], ["a"], "mm"), N("NonMaxSuppression", ["boxes", "scores", "most"], ["ids"]),
+                   N("Gather", ["a", "ids"], ["g"]), N("ReduceMax", ["g"], ["y"], keepdims=0)],
+                  [v("x"), v("boxes", (1, 5, 4)), v("scores", (1, 2, 5))], [v("y", ())], [w("W", 8, 8), c("most", [3], np.int64)])
+    dynamic = model([N("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "quantise"), N("DequantizeLinear", ["q", "s", "z"], ["d"], "back"),
+                     N("MatMul", ["d", "W"], ["y"], "mm")], [v("x")], [v("y")], [w("W", 8, 8)])
+    for m in (boxes, dynamic):
+        assert node(tool(m, *INFER), "mm").input[1] == "W"
+        settled(tool, m)
+
+
 def twice(**more):
     """Twice(x): MatMul and Relu; Thrice calls it and adds 0.25; the main graph calls both."""
     inner = helper.make_function("my", "Twice", ["a", "k"], ["r"], [N("MatMul", ["a", "k"], ["m"], "mm"), N("Relu", ["m"], ["r"], "act")],

@@ -21,13 +21,13 @@ static const char *type_name(DType t)
 
 static const char *unit_name(Pool *pool, const MixUnit *u)
 {
-    return mpri_pool_print(pool, "%s:%s", u->node->path, u->var);
+    return mpri_pool_print(pool, "%s:%s", u->node->path, u->name);
 }
 
 static void put_unit(Pool *pool, Text *t, const MixUnit *u, bool first)
 {
     mpri_text_put(t, first ? "" : ", ");
-    mpri_report_string(t, u->var);
+    mpri_report_string(t, u->name);
     mpri_text_put(t, ": {");
     if (u->detail) {
         mpri_text_put(t, "\"detail\": ");
@@ -250,7 +250,7 @@ static MixNode *find_node(Reader *r, const char *path, const char *op)
 static MixUnit *find_unit(const MixNode *n, const char *var)
 {
     for (int i = 0; i < n->n_units; i++)
-        if (!strcmp(n->units[i]->var, var)) return n->units[i];
+        if (!strcmp(n->units[i]->name, var)) return n->units[i];
     return NULL;
 }
 

@@ -91,7 +91,8 @@ struct MixValue {
 
 struct MixUnit {
     MixNode *node;
-    char var[8];
+    char var[8];          /* letter of ports.def, or what part of a body it is */
+    const char *name;     /* for people: what ONNX calls the variable */
     int number;           /* in the file */
     MixType was;
     DType is;

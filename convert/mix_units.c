@@ -61,6 +61,17 @@ static bool eligible(const Mix *m, MixType t)
     return t.elem == MPR_FLOAT32;
 }
 
+/* "float" for a port of fixed type, which is none of a variable. */
+static const char *name_of(Mix *m, const MixNode *n, const MixUnit *u)
+{
+    size_t len = 0;
+    const char *name = u->var;
+    bool variable = u->var[0] >= 'A' && u->var[0] <= 'D' && !u->var[1];
+    if (n->row && !n->n_bodies && variable) name = mpri_ports_variable(n->row, u->var[0], &len);
+    if (!strcmp(u->var, "f")) return "float";
+    return len ? mpri_pool_text(m->pool, name, len) : u->var;
+}
+
 static MixUnit *unit_of(Mix *m, MixNode *n, const char *var, MixType was)
 {
     for (int i = 0; i < n->n_units; i++)
@@ -68,6 +79,7 @@ static MixUnit *unit_of(Mix *m, MixNode *n, const char *var, MixType was)
     MixUnit *u = mpri_pool_take(m->pool, sizeof *u);
     *u = (MixUnit){.node = n, .number = m->n_units, .was = was, .is = was.elem, .legal = true};
     strncpy(u->var, var, sizeof u->var - 1);
+    u->name = name_of(m, n, u);
     mpri_pool_grow(m->pool, &n->units, n->n_units, &n->cap_units, sizeof(void *));
     n->units[n->n_units++] = u;
     mpri_pool_grow(m->pool, &m->units, m->n_units, &m->cap_units, sizeof(void *));

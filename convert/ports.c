@@ -30,6 +30,31 @@ const PortsRow *mpri_ports_find(const char *op, int64_t opset)
     return found;
 }
 
+typedef struct NamesRow {
+    const char *op;
+    int since;
+    const char *names;
+} NamesRow;
+
+static const NamesRow names[] = {
+#define NAMES(op, since, words) {#op, since, words},
+#include "convert/port_names.def"
+#undef NAMES
+};
+
+const char *mpri_ports_variable(const PortsRow *row, char letter, size_t *n)
+{
+    const char *word = letter == 'A' ? "T" : "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].since <= row->since && !strcmp(names[i].op, row->op)) word = names[i].names;
+    for (char l = 'A'; l < letter && *word; l++) {
+        word += strcspn(word, " ");
+        word += *word == ' ';
+    }
+    *n = strcspn(word, " ");
+    return word;
+}
+
 char mpri_ports_letter(const char *ports, int k, bool *own)
 {
     const char *p = ports;

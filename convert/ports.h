@@ -3,6 +3,7 @@
 #define MPRI_CONVERT_PORTS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct PortsRow {
@@ -23,5 +24,7 @@ const PortsRow *mpri_ports_find(const char *op, int64_t opset);
 /* Letter of port k among "AB*": '?' when there is none, lower case for a fixed type; *own: a port
  * whose type is its own although the letter is shared. */
 char mpri_ports_letter(const char *ports, int k, bool *own);
+/* What ONNX calls the variable of that letter: *n characters, 0 when it has no name. */
+const char *mpri_ports_variable(const PortsRow *row, char letter, size_t *n);
 
 #endif

@@ -41,7 +41,7 @@ static const char *type_name(DType t)
 
 static void unit_name(Text *t, const MixUnit *u)
 {
-    mpri_text_add(t, "%s:%s", u->node->path, u->var);
+    mpri_text_add(t, "%s:%s", u->node->path, u->name);
 }
 
 /* ---- chains ---- */
@@ -87,8 +87,8 @@ static const MixUnit *next_unit(const MixNode *n, const MixUnit *last)
     const MixUnit *best = NULL;
     for (int i = 0; i < n->n_units; i++) {
         const MixUnit *u = n->units[i];
-        if (last && strcmp(u->var, last->var) <= 0) continue;
-        if (!best || strcmp(u->var, best->var) < 0) best = u;
+        if (last && strcmp(u->name, last->name) <= 0) continue;
+        if (!best || strcmp(u->name, best->name) < 0) best = u;
     }
     return best;
 }
@@ -98,7 +98,7 @@ static void units(Text *t, const MixNode *n)
     mpri_text_put(t, "{");
     for (const MixUnit *u = next_unit(n, NULL), *first = u; u; u = next_unit(n, u)) {
         if (u != first) mpri_text_put(t, ", ");
-        text(t, u->var);
+        text(t, u->name);
         mpri_text_put(t, ": {\"chain\": ");
         chain(t, u);
         mpri_text_put(t, ", ");
@@ -468,10 +468,10 @@ bool mpri_report_explain(const Report *r, const char *ref, Text *out)
     if (!n->n_units) mpri_text_put(out, "  nothing in it can change its precision\n");
     for (int i = 0; i < n->n_units; i++) {
         const MixUnit *u = n->units[i];
-        mpri_text_add(out, "  %s: %s, %s\n", u->var, type_name(u->is), mpri_reason_text(u->why));
+        mpri_text_add(out, "  %s: %s, %s\n", u->name, type_name(u->is), mpri_reason_text(u->why));
         if (!u->legal)
             mpri_text_add(out, "    port of variable %s at opset %lld is not allowed in %s\n",
-                          u->var, (long long)u->node->scope->opset, type_name(r->m->to));
+                          u->name, (long long)u->node->scope->opset, type_name(r->m->to));
         for (int k = 0; u; u = next_reason(u, ++k)) {
             if (k) {
                 mpri_text_put(out, "    because of ");

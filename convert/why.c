@@ -29,7 +29,7 @@ static const char *reason_of(const Reasons *r, const MixUnit *u)
     Pool *pool = r->m->pool;
     const char *from = "", *detail = "";
     if (u->from && u->from != u)
-        from = mpri_pool_print(pool, " %s:%s", u->from->node->path, u->from->var);
+        from = mpri_pool_print(pool, " %s:%s", u->from->node->path, u->from->name);
     if (u->detail) detail = mpri_pool_print(pool, " (%s)", u->detail);
     return mpri_pool_print(pool, "paint: %s%s%s", mpri_reason_text(u->why), from, detail);
 }

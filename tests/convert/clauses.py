@@ -650,6 +650,15 @@ def check_calls_of_functions(tool):
     assert same(tool(first, "--to", "fp32"), plain)
 
 
+def check_units_are_called_as_onnx_calls_them(tool):
+    for opset, names in ((13, {"T"}), (14, {"T", "U"}), (15, {"T", "T1", "T2"})):
+        m = model([N("Conv", ["x", "K"], ["a"], "cv"), N("BatchNormalization", ["a", "s", "b", "m", "q"], ["bn"], "norm"),
+                   N("Conv", ["bn", "L"], ["y"], "last")], [v("x", (1, 3, 5, 5))], [v("y", (1, 4, 5, 5))],
+                  [w("K", 4, 3, 1, 1), w("L", 4, 4, 1, 1), *(c(k, [1, 2, 3, 4]) for k in "sbmq")], opset=opset)
+        tool(m, *INFER)
+        assert set(next(n for n in json.loads(tool.report.read_text())["nodes"] if n["path"] == "norm")["units"]) == names
+
+
 def check_nodes_that_only_the_file_knows(tool):
     """What a node that the library cannot run makes is not guessed: readers of whole numbers are no fault of the model."""
     table = w("E", 50, 8)

@@ -125,7 +125,7 @@ static void refused(void **state)
         {"\"sha256\"", "\"sha\"", "sha256 is missing"},
         {"\"path\": \"/net/net.1/Relu\"", "\"path\": \"/net/nothing\"", "no node '/net/nothing'"},
         {"\"op\": \"Relu\"", "\"op\": \"Tanh\"", "(Tanh)"},
-        {"\"units\": {\"A\"", "\"units\": {\"Q\"", "no unit 'Q'"},
+        {"\"units\": {\"T\"", "\"units\": {\"Q\"", "no unit 'Q'"},
         {"\"is\": \"float16\"", "\"is\": \"float8\"", "unknown type: float8"},
         {"\"is\": \"float16\"", "\"is\": \"bfloat16\"", "asked for is float16"},
         {"\"reason\": \"allow-list\", \"was\"", "\"reason\": \"mood\", \"was\"", "unknown reason: mood"},

@@ -142,9 +142,9 @@ static void chains_and_keys(void **state)
                              .explained = &text, .echo = echo, .dry_run = true};
     paint(f, from, NULL, o);
     assert_non_null(text);
-    if (!strstr(text, "because of soft:A: deny-list")) fail_msg("%s", text);
+    if (!strstr(text, "because of soft:T: deny-list")) fail_msg("%s", text);
     mpr_free_text(f->ctx, text);
-    assert_true(file_holds(json, "{\"reason\": \"deny-list\", \"unit\": \"soft:A\"}], \"is\": "
+    assert_true(file_holds(json, "{\"reason\": \"deny-list\", \"unit\": \"soft:T\"}], \"is\": "
                                  "\"float\", \"reason\": \"deny-from\""));
     assert_true(file_holds(json, "\"options\": {\"exclude\": [\"op:Tanh\", \"op:Abs\"], "
                                  "\"io\": [\"all=keep\"], \"to\": \"fp16\"}"));
@@ -161,8 +161,8 @@ static void joined_lists(void **state)
     fclose(file);
     paint(f, test_data("convert/check/sequence.onnx"), NULL,
           (mpr_convert_options){.to = MPR_FLOAT16, .lists = lists, .report = json, .dry_run = true});
-    assert_true(file_holds(json, "{\"reason\": \"deny-list\", \"unit\": \"make:A\"}, {\"reason\": "
-                                 "\"deny-list\", \"unit\": \"at:C\"}], \"is\": \"float\""));
+    assert_true(file_holds(json, "{\"reason\": \"deny-list\", \"unit\": \"make:T\"}, {\"reason\": "
+                                 "\"deny-list\", \"unit\": \"at:T\"}], \"is\": \"float\""));
 }
 
 int main(void)

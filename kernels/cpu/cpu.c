@@ -11,7 +11,7 @@
     X(cast, isa)                                                                              \
     X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa) X(layout, isa) X(index, isa)     \
     X(dropout, isa) X(update, isa) X(tile_pad, isa) X(scatter, isa) X(attention, isa) X(rotary, isa) \
-    X(pool, isa) X(pool_grad, isa) X(norm_rms, isa) X(norm_batch, isa)                        \
+    X(pool, isa) X(pool_grad_low, isa) X(pool_grad, isa) X(norm_rms, isa) X(norm_batch, isa)   \
     X(reduce_extremum, isa) X(cumulative, isa)
 
 #if defined(__x86_64__)

@@ -575,6 +575,12 @@ static void windows(void **state)
                              .dilations = INTS(2, 2), .auto_pad = "SAME_LOWER"};
     const PoolWindow row = {.kernel_shape = INTS(5), .pads = INTS(2, 2)};
     const PoolWindow plane = {.kernel_shape = INTS(19, 23)};
+    const PoolWindow apart = {.kernel_shape = INTS(2, 2), .strides = INTS(3, 3)};
+    const PoolWindow close = {.kernel_shape = INTS(3, 5), .strides = INTS(1, 2),
+                              .pads = INTS(1, 2, 1, 2)};
+    const PoolWindow beyond = {.kernel_shape = INTS(2, 3), .strides = INTS(2, 2),
+                               .dilations = INTS(1, 3), .pads = INTS(1, 1, 1, 2),
+                               .ceil_mode = 1};
     const PoolWindow volume = {.kernel_shape = INTS(2, 1, 3), .strides = INTS(1, 2, 2)};
 #define WINDOW(window_, x, y, sum)                                                                 \
     {OP_MaxPool, &(MaxPoolParams){.window = window_}, {x "n"}, {y}, 0, 0, 0},                      \
@@ -590,6 +596,9 @@ static void windows(void **state)
         WINDOW(wide, "F[1,2,9,50]", "F[1,2,9,17]", "[1,2,9,17]"),
         WINDOW(row, "F[2,2,1001]", "F[2,2,1001]", "[2,2,1001]"),
         WINDOW(plane, "F[2,5,19,23]", "F[2,5,1,1]", "[2,5,1,1]"),
+        WINDOW(apart, "F[2,3,11,100]", "F[2,3,4,33]", "[2,3,4,33]"),
+        WINDOW(close, "F[1,3,6,77]", "F[1,3,6,39]", "[1,3,6,39]"),
+        WINDOW(beyond, "F[1,2,7,68]", "F[1,2,4,33]", "[1,2,4,33]"),
         WINDOW(volume, "F[2,1,3,4,15]", "F[2,1,2,2,7]", "[2,1,2,2,7]"),
         {OP_MaxPool, &(MaxPoolParams){.window = stem}, {"F[1,1,6,6]=nan"}, {"F[1,1,3,3]"}, 0, 0, 0},
         {OP_GlobalMaxPool, NULL, {"F[3,7,19,23]n"}, {"F[3,7,1,1]"}, 0, 0, 0},

@@ -109,6 +109,41 @@ VF_FN int64_t seen_at(const Pool *k, int64_t r, int64_t t)
     return at;
 }
 
+/* ---- which rows see which: what the gradients keep ---- */
+
+/* Input rows [*begin, *end) lie from the first to the last row that output row o sees. */
+VF_FN void rows_under(const Pool *k, int64_t o, int64_t *begin, int64_t *end)
+{
+    *begin = 0;
+    *end = k->rows_in;
+    if (k->lead != 1) return;
+    const WindowDim *d = &k->d[0];
+    int64_t first = o * d->stride - d->begin, last = first + (d->taps - 1) * d->dilation;
+    *begin = least(k->rows_in, first > 0 ? first : 0);
+    *end = least(k->rows_in, last > -1 ? last + 1 : 0);
+}
+
+/* So many output rows see the input rows up to r. */
+VF_FN int64_t rows_needed(const Pool *k, int64_t r)
+{
+    if (k->lead != 1) return k->rows_out;
+    return least(k->rows_out, (r + k->d[0].begin) / k->d[0].stride + 1);
+}
+
+/* Input rows that are kept at a time, and output rows with room before each. */
+VF_FN void keep_windows(Pool *k)
+{
+    k->ring = k->rows_in;
+    k->kept = k->rows_out;
+    if (k->lead == 1) {
+        int64_t reach = (k->d[0].taps - 1) * k->d[0].dilation;
+        k->ring = least(k->ring, reach + 1);
+        k->kept = least(k->kept, reach / k->d[0].stride + 1);
+    }
+    k->front = align_lanes((k->last.taps - 1) * k->last.dilation / k->last.stride);
+    k->given = k->front + k->phase;
+}
+
 /* ---- rows ---- */
 
 VF_FN void fill(float *row, int64_t n, float v)
@@ -152,6 +187,16 @@ VF_FN const float *weave(const Pool *k, const float *restrict phases, float *res
     return line;
 }
 
+/* Where elements 0, 2, … of an input row begin among its phases, and elements 1, 3, … of it. For a
+ * stride of 2 they are dealt and woven without the padding before them: a vector is then loaded as
+ * it was stored, and does not wait for two stores. */
+VF_FN void runs_of_two(const Pool *k, int64_t *even, int64_t *odd)
+{
+    int64_t pad = k->last.begin;
+    *even = pad % 2 * k->phase + pad / 2;
+    *odd = (pad + 1) % 2 * k->phase + (pad + 1) / 2;
+}
+
 /* Where output 0 finds its tap kx among the phases. */
 VF_FN int64_t tap_at(const Pool *k, int64_t kx)
 {
@@ -164,6 +209,13 @@ VF_FN void store_row(Tensor *to, int64_t at, const float *row, int64_t n)
     int64_t i = 0;
     for (; i + VF_LANES <= n; i += VF_LANES) vf_st(to->dtype, to->data, at + i, vf_load(row + i));
     if (i < n) vf_st_n(to->dtype, to->data, at + i, vf_load_n(row + i, (int)(n - i)), (int)(n - i));
+}
+
+/* The first lanes of v, `left` of them, if any. */
+VF_FN void store_part(DType t, void *to, int64_t at, vf v, int64_t left)
+{
+    if (left >= VF_LANES) vf_st(t, to, at, v);
+    else if (left > 0) vf_st_n(t, to, at, v, (int)left);
 }
 
 /* A worker's rows, one after the other. */
@@ -182,6 +234,7 @@ VF_FN size_t row_bytes(const Pool *k, int rows)
 VF_FN int64_t row_count(const Pool *k, int64_t o)
 {
     int64_t n = 1;
+    if (k->lead == 1) return mpri_window_count(&k->d[0], o, k->pads);
     for (int i = k->lead - 1; i >= 0; i--) {
         n *= mpri_window_count(&k->d[i], o % k->d[i].out, k->pads);
         o /= k->d[i].out;

@@ -14,16 +14,6 @@ typedef struct Seer { /* an output row that sees an input row */
 
 /* ---- MaxPool ---- */
 
-/* Where elements 0, 2, … of an input row begin among its phases, and elements 1, 3, … of it. For a
- * stride of 2 they are dealt and woven without the padding before them: a vector is then loaded as
- * it was stored, and does not wait for two stores. */
-VF_FN void runs_of_two(const Pool *k, int64_t *even, int64_t *odd)
-{
-    int64_t pad = k->last.begin;
-    *even = pad % 2 * k->phase + pad / 2;
-    *odd = (pad + 1) % 2 * k->phase + (pad + 1) / 2;
-}
-
 /* Row r of a plane in phases; beside it is -inf. True
  * if there is a NaN in it. */
 VF_FN bool load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *restrict row,
@@ -139,18 +129,6 @@ VF_FN void find_taps(const Pool *k, int64_t o, const float *rows, bool odd, floa
     for (int64_t ox = 0; ox < n; ox++) found[ox] = find_tap(k, o, ox, rows);
 }
 
-/* Input rows [*begin, *end) lie from the first to the last row that output row o sees. */
-static void rows_under(const Pool *k, int64_t o, int64_t *begin, int64_t *end)
-{
-    *begin = 0;
-    *end = k->rows_in;
-    if (k->lead != 1) return;
-    const WindowDim *d = &k->d[0];
-    int64_t first = o * d->stride - d->begin, last = first + (d->taps - 1) * d->dilation;
-    *begin = least(k->rows_in, first > 0 ? first : 0);
-    *end = least(k->rows_in, last > -1 ? last + 1 : 0);
-}
-
 /* sums[i] = (added to it: +=) what the n windows around element i give it. */
 VF_FN void collect_n(const float *restrict found, const float *restrict dy,
                      const Seer *restrict windows, int64_t n, bool add, float *restrict sums,
@@ -214,9 +192,7 @@ VF_FN void max_grad_plane(const Pool *k, DType t, int64_t plane, float *line)
     Seer *seers = (Seer *)(void *)(dy + k->kept * k->given);
     int64_t ready = 0, loaded = 0, n = k->last.out, last_odd = -1; /* the last row with a NaN */
     for (int64_t r = 0; r < k->rows_in; r++) {
-        int64_t need = k->rows_out;
-        if (k->lead == 1) need = least(need, (r + k->d[0].begin) / k->d[0].stride + 1);
-        for (; ready < need; ready++) {
+        for (int64_t need = rows_needed(k, r); ready < need; ready++) {
             int64_t begin, end, to = modulo(ready, k->kept) * k->given + k->front;
             rows_under(k, ready, &begin, &end);
             for (loaded = loaded > begin ? loaded : begin; loaded < end; loaded++)
@@ -247,64 +223,148 @@ static void max_grad_tile(void *ctx, int64_t plane, int worker)
     }
 }
 
-/* ---- AveragePool: an output row fills a line, an input row adds the lines that see it ---- */
+/* ---- AveragePool: an output row fills phase rows, an input row adds those that see it ---- */
 
-/* What output row o gives to each input row it sees. */
-VF_FN void spread_line(const Pool *k, DType t, int64_t plane, int64_t o, const float *counts,
-                       float *row, float *line)
+/* Rows and lists of a plane's work. */
+typedef struct Average {
+    float *counts, *inverse;    /* of columns: elements of a window; NULL: not exact */
+    float *sums, *line, *given; /* scratch; an output row, divided, with 0 beside it */
+    float *rows;                /* ring of output rows as they spread, in phases */
+    int64_t *seers, *back, *begin; /* back[begin[p]] …: how far back phase p looks for its taps */
+} Average;
+
+VF_FN bool power_of_two(float n)
 {
-    int64_t n = k->last.out, at = (plane * k->rows_out + o) * n;
-    float rows = (float)row_count(k, o), *to = k->last.stride == 1 ? line : row;
-    memset(to, 0, row_bytes(k, 1));
-    for (int64_t ox = 0; ox < n; ox += VF_LANES) {
-        int left = (int)least(VF_LANES, n - ox);
-        vf dy = vf_ld_n(t, k->dy->data, at + ox, left) / divisors(counts, ox, left, rows);
-        for (int64_t kx = 0; kx < k->last.taps; kx++) { /* dy is 0 behind the row */
-            float *p = to + tap_at(k, kx) + ox;
-            vf_store(p, vf_load(p) + dy);
-        }
-    }
-    weave(k, to, line);
+    int64_t i = (int64_t)n;
+    return i > 0 && (i & (i - 1)) == 0;
 }
 
-/* dx of row r: the sum of the lines of the output rows that see it. */
-static void store_sum(const Pool *k, int64_t plane, int64_t r, const float *lines, int64_t *seers)
+VF_FN void open_average(const Pool *k, float *space, Average *a)
 {
-    int64_t n = k->last.in, at = (plane * k->rows_in + r) * n, count = 0;
+    int64_t n = 0;
+    bool exact = true;
+    *a = (Average){.counts = space, .inverse = space + k->line, .sums = space + 2 * k->line,
+                   .line = space + 3 * k->line, .given = space + 4 * k->line};
+    a->rows = a->given + k->given;
+    a->seers = (int64_t *)(void *)(a->rows + k->ring * k->line);
+    a->back = a->seers + align_lanes(k->taps);
+    a->begin = a->back + align_lanes(k->last.taps);
+    fill(a->given, k->given, 0.0f);
+    column_counts(k, a->counts);
+    for (int64_t ox = 0; ox < k->last.out; ox++) {
+        exact = exact && power_of_two(a->counts[ox]);
+        a->inverse[ox] = 1.0f / a->counts[ox];
+    }
+    if (!exact) a->inverse = NULL;
+    for (int64_t p = 0; p < k->last.stride; p++) {
+        a->begin[p] = n;
+        for (int64_t kx = 0; kx < k->last.taps; kx++)
+            if (kx * k->last.dilation % k->last.stride == p)
+                a->back[n++] = kx * k->last.dilation / k->last.stride;
+    }
+    a->begin[k->last.stride] = n;
+}
+
+/* dy divided among the elements of its window. A product with a power of two is the quotient, too,
+ * and divisions take longer than all else. */
+VF_FN vf share(vf dy, const float *counts, const float *inverse, int64_t i, int left, float rows)
+{
+    if (inverse) return dy * (vf_load_n(inverse + i, left) * vf_set1(1.0f / rows));
+    return dy / divisors(counts, i, left, rows);
+}
+
+/* to[i] = sum of the elements `back` before i. */
+VF_FN void add_shifted(const float *restrict from, const int64_t *restrict back, int64_t n,
+                       float *restrict to, int64_t width)
+{
+    for (int64_t i = 0; i < width; i += VF_LANES) {
+        vf sum = vf_zero();
+        for (int64_t j = 0; j < n; j++) sum += vf_load(from + i - back[j]);
+        vf_store(to + i, sum);
+    }
+}
+
+/* What output row o gives to each input row it sees, in phases. */
+VF_FN void spread_row(const Pool *k, DType t, int64_t plane, int64_t o, const Average *a,
+                      float *phases)
+{
+    int64_t n = k->last.out, s = k->last.stride, at = (plane * k->rows_out + o) * n, i = 0;
+    int64_t width = tiles_of(k->last.begin + k->last.in, s); /* of a phase: what becomes dx */
+    float rows = (float)row_count(k, o), *dy = a->given + k->front;
+    const float *inverse = power_of_two(rows) ? a->inverse : NULL, *counts = a->counts;
+    int left = (int)(n % VF_LANES);
+    for (; i + VF_LANES <= n; i += VF_LANES)
+        vf_store(dy + i, share(vf_ld(t, k->dy->data, at + i), counts, inverse, i, VF_LANES, rows));
+    if (left)
+        vf_store(dy + i, share(vf_ld_n(t, k->dy->data, at + i, left), counts, inverse, i, left,
+                               rows));
+    for (int64_t p = 0; p < s; p++) {
+        const int64_t *back = a->back + a->begin[p];
+        int64_t taps = a->begin[p + 1] - a->begin[p];
+        float *to = phases + p * k->phase;
+        if (taps == 1) add_shifted(dy, back, 1, to, width);
+        else if (taps == 2) add_shifted(dy, back, 2, to, width);
+        else add_shifted(dy, back, taps, to, width);
+    }
+}
+
+VF_FN vf sum_rows(const float *rows, const int64_t *seers, int64_t count, int64_t i)
+{
+    vf sum = count > 0 ? vf_load(rows + seers[0] + i) : vf_zero();
+    for (int64_t j = 1; j < count; j++) sum += vf_load(rows + seers[j] + i);
+    return sum;
+}
+
+/* dx of row r: the sum of the phase rows of the output rows that see it. */
+VF_FN void store_sum(const Pool *k, DType t, int64_t plane, int64_t r, const Average *a)
+{
+    const float *rows = a->rows;
+    int64_t *seers = a->seers;
+    int64_t n = k->last.in, s = k->last.stride, at = (plane * k->rows_in + r) * n, count = 0;
     for (int64_t v = 0; v < k->taps; v++) {
         int64_t o = seen_at(k, r, v);
-        if (o >= 0) seers[count++] = o % k->ring * k->line + k->last.begin;
+        if (o >= 0) seers[count++] = modulo(o, k->ring) * k->line;
     }
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        vf sum = count > 0 ? vf_load(lines + seers[0] + i) : vf_zero();
-        for (int64_t j = 1; j < count; j++) sum += vf_load(lines + seers[j] + i);
-        if (i + VF_LANES <= n) vf_st(k->dx->dtype, k->dx->data, at + i, sum);
-        else vf_st_n(k->dx->dtype, k->dx->data, at + i, sum, (int)(n - i));
+    if (s == 1) {
+        for (int64_t i = 0; i < n; i += VF_LANES)
+            store_part(t, k->dx->data, at + i, sum_rows(rows, seers, count, k->last.begin + i),
+                       n - i);
+    } else if (s == 2) {
+        int64_t even, odd;
+        runs_of_two(k, &even, &odd);
+        for (int64_t i = 0; i < n; i += 2 * VF_LANES) {
+            vf first, second;
+            vf_zip(sum_rows(rows, seers, count, even + i / 2),
+                   sum_rows(rows, seers, count, odd + i / 2), &first, &second);
+            store_part(t, k->dx->data, at + i, first, n - i);
+            store_part(t, k->dx->data, at + i + VF_LANES, second, n - i - VF_LANES);
+        }
+    } else {
+        for (int64_t i = 0; i < s * k->phase; i += VF_LANES)
+            vf_store(a->sums + i, sum_rows(rows, seers, count, i));
+        store_row(k->dx, at, weave(k, a->sums, a->line) + k->last.begin, n);
     }
 }
 
-VF_FN void average_grad_plane(const Pool *k, DType t, int64_t plane, float *space)
+VF_FN void average_grad_plane(const Pool *k, DType t, int64_t plane, const Average *a)
 {
-    float *counts = space, *row = counts + k->line, *lines = row + k->line;
-    int64_t *seers = (int64_t *)(void *)(lines + k->ring * k->line), ready = 0;
-    column_counts(k, counts);
+    int64_t ready = 0;
     for (int64_t r = 0; r < k->rows_in; r++) {
-        int64_t need = k->rows_out;
-        if (k->lead == 1) need = least(need, (r + k->d[0].begin) / k->d[0].stride + 1);
-        for (; ready < need; ready++)
-            spread_line(k, t, plane, ready, counts, row, lines + ready % k->ring * k->line);
-        store_sum(k, plane, r, lines, seers);
+        for (int64_t need = rows_needed(k, r); ready < need; ready++)
+            spread_row(k, t, plane, ready, a, a->rows + modulo(ready, k->ring) * k->line);
+        store_sum(k, k->dx->dtype, plane, r, a);
     }
 }
 
 static void average_grad_tile(void *ctx, int64_t plane, int worker)
 {
     const Pool *k = ctx;
-    float *space = worker_rows(k, worker);
+    Average a;
+    open_average(k, worker_rows(k, worker), &a);
     switch ((int)k->dy->dtype) {
-    case MPR_FLOAT32: average_grad_plane(k, MPR_FLOAT32, plane, space); break;
-    case MPR_FLOAT16: average_grad_plane(k, MPR_FLOAT16, plane, space); break;
-    default: average_grad_plane(k, MPR_BFLOAT16, plane, space); break;
+    case MPR_FLOAT32: average_grad_plane(k, MPR_FLOAT32, plane, &a); break;
+    case MPR_FLOAT16: average_grad_plane(k, MPR_FLOAT16, plane, &a); break;
+    default: average_grad_plane(k, MPR_BFLOAT16, plane, &a); break;
     }
 }
 
@@ -313,13 +373,7 @@ static void average_grad_tile(void *ctx, int64_t plane, int worker)
 static Pool max_grad_of(const void *params, const Tensor *in)
 {
     Pool k = pool_of(&((const MaxPoolParams *)params)->window, &in[1], &in[0]);
-    k.ring = k.rows_in;
-    if (k.lead == 1) k.ring = least(k.ring, (k.d[0].taps - 1) * k.d[0].dilation + 1);
-    k.kept = k.rows_out;
-    if (k.lead == 1)
-        k.kept = least(k.kept, (k.d[0].taps - 1) * k.d[0].dilation / k.d[0].stride + 1);
-    k.front = align_lanes((k.last.taps - 1) * k.last.dilation / k.last.stride);
-    k.given = k.front + k.phase;
+    keep_windows(&k);
     k.per_worker = row_bytes(&k, 2 + (int)k.ring) +
                    (size_t)(2 * k.kept * k.given) * sizeof(float) +
                    (size_t)align_lanes(k.taps) * sizeof(Seer);
@@ -334,7 +388,11 @@ static Pool average_grad_of(const void *params, const Tensor *dy, const Tensor *
     k.ring = k.rows_out;
     if (k.lead == 1)
         k.ring = least(k.ring, (k.d[0].taps - 1) * k.d[0].dilation / k.d[0].stride + 1);
-    k.per_worker = row_bytes(&k, 2 + (int)k.ring) + (size_t)align_lanes(k.taps) * sizeof(int64_t);
+    k.front = align_lanes((k.last.taps - 1) * k.last.dilation / k.last.stride);
+    k.given = k.front + k.phase;
+    k.per_worker = row_bytes(&k, 4 + (int)k.ring) + (size_t)k.given * sizeof(float) +
+                   (size_t)(align_lanes(k.taps) + align_lanes(k.last.taps) +
+                            align_lanes(k.last.stride + 1)) * sizeof(int64_t);
     return k;
 }
 

@@ -7,6 +7,7 @@
  *   vi  int32           + - & | ^ << >> work lane by lane; (vi)x and (vf)x keep the bits
  *   vm  a mask          made by vm_lt ..., used by vf_blend
  *   vh  16-bit lanes    f16 or bf16 as stored
+ *   vw  int16, 2 W lanes, as vi; vwm its mask, vwm_first and vwm_second halves of it as vm
  *
  * Names ending in _n take the first n lanes, 0 <= n <= W: what is beyond is not read (0) or not
  * written. Arithmetic is f32, one rounding at the store. Results depend on the instruction set

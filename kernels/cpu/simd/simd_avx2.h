@@ -10,6 +10,8 @@ typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
 typedef __m128i vh;
 typedef __m256 vm; /* all bits of a lane set or clear */
+typedef int16_t vw __attribute__((vector_size(32)));
+typedef __m256i vwm;
 
 static const int32_t vf_tail_[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 VF_FN __m256i vf_mask_n_(int n) { return _mm256_loadu_si256((const __m256i *)(vf_tail_ + 8 - n)); }
@@ -146,6 +148,47 @@ VF_FN void vf_transpose(vf r[VF_LANES])
         r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
         r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
     }
+}
+
+/* a0 b0 a1 b1 …: the first W of them and the others. */
+VF_FN void vf_zip(vf a, vf b, vf *first, vf *second)
+{
+    vf low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    *first = _mm256_permute2f128_ps(low, high, 0x20);
+    *second = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
+/* ---- int16 ---- */
+
+VF_FN vw vw_set1(int16_t x) { return (vw)_mm256_set1_epi16(x); }
+VF_FN vw vw_load(const int16_t *p) { return (vw)_mm256_loadu_si256((const __m256i *)p); }
+VF_FN vw vw_load_n(const int16_t *p, int n)
+{
+    int16_t t[16] = {0};
+    for (int i = 0; i < n; i++) t[i] = p[i];
+    return vw_load(t);
+}
+VF_FN void vw_store(int16_t *p, vw v) { _mm256_storeu_si256((__m256i *)p, (__m256i)v); }
+VF_FN vwm vwm_gt(vw a, vw b) { return _mm256_cmpgt_epi16((__m256i)a, (__m256i)b); }
+VF_FN vwm vwm_eq(vw a, vw b) { return _mm256_cmpeq_epi16((__m256i)a, (__m256i)b); }
+VF_FN vw vw_blend(vwm m, vw a, vw b) { return (vw)_mm256_blendv_epi8((__m256i)b, (__m256i)a, m); }
+VF_FN vw vw_max(vw a, vw b) { return (vw)_mm256_max_epi16((__m256i)a, (__m256i)b); }
+VF_FN vm vwm_first(vwm m)
+{
+    return _mm256_castsi256_ps(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(m)));
+}
+VF_FN vm vwm_second(vwm m)
+{
+    return _mm256_castsi256_ps(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(m, 1)));
+}
+/* Of the 4 W lanes of a and b, those of even number and those of odd number. */
+VF_FN void vw_unzip(vw a, vw b, vw *even, vw *odd)
+{
+    __m256i low = _mm256_set1_epi32(0xffff), p = (__m256i)a, q = (__m256i)b;
+    __m256i e = _mm256_packus_epi32(_mm256_and_si256(p, low), _mm256_and_si256(q, low));
+    __m256i o = _mm256_packus_epi32(_mm256_srli_epi32(p, 16), _mm256_srli_epi32(q, 16));
+    *even = (vw)_mm256_permute4x64_epi64(e, 0xd8); /* packing works on halves */
+    *odd = (vw)_mm256_permute4x64_epi64(o, 0xd8);
 }
 
 #endif

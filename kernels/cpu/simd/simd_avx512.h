@@ -11,6 +11,8 @@ typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
 typedef __m256i vh;
 typedef __mmask16 vm;
+typedef int16_t vw __attribute__((vector_size(64)));
+typedef __mmask32 vwm;
 
 VF_FN __mmask16 vf_mask_n_(int n) { return (__mmask16)((1u << n) - 1u); }
 
@@ -141,6 +143,42 @@ VF_FN void vf_transpose(vf r[VF_LANES])
         r[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
         r[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
+}
+
+/* a0 b0 a1 b1 …: the first W of them and the others. */
+VF_FN void vf_zip(vf a, vf b, vf *first, vf *second)
+{
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    *first = _mm512_permutex2var_ps(a, low, b);
+    *second = _mm512_permutex2var_ps(a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), b);
+}
+
+/* ---- int16 ---- */
+
+VF_FN vw vw_set1(int16_t x) { return (vw)_mm512_set1_epi16(x); }
+VF_FN vw vw_load(const int16_t *p) { return (vw)_mm512_loadu_si512(p); }
+VF_FN vw vw_load_n(const int16_t *p, int n)
+{
+    return (vw)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
+}
+VF_FN void vw_store(int16_t *p, vw v) { _mm512_storeu_si512(p, (__m512i)v); }
+VF_FN vwm vwm_gt(vw a, vw b) { return _mm512_cmpgt_epi16_mask((__m512i)a, (__m512i)b); }
+VF_FN vwm vwm_eq(vw a, vw b) { return _mm512_cmpeq_epi16_mask((__m512i)a, (__m512i)b); }
+VF_FN vw vw_blend(vwm m, vw a, vw b)
+{
+    return (vw)_mm512_mask_blend_epi16(m, (__m512i)b, (__m512i)a);
+}
+VF_FN vw vw_max(vw a, vw b) { return (vw)_mm512_max_epi16((__m512i)a, (__m512i)b); }
+VF_FN vm vwm_first(vwm m) { return (vm)m; }
+VF_FN vm vwm_second(vwm m) { return (vm)(m >> 16); }
+/* Of the 4 W lanes of a and b, those of even number and those of odd number. */
+VF_FN void vw_unzip(vw a, vw b, vw *even, vw *odd)
+{
+    __m512i at = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,
+                                  30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    *even = (vw)_mm512_permutex2var_epi16((__m512i)a, at, (__m512i)b);
+    at = _mm512_add_epi16(at, _mm512_set1_epi16(1));
+    *odd = (vw)_mm512_permutex2var_epi16((__m512i)a, at, (__m512i)b);
 }
 
 #endif

@@ -10,6 +10,8 @@ typedef int32_t vi __attribute__((vector_size(16)));
 typedef uint32_t vu_ __attribute__((vector_size(16)));
 typedef uint16_t vh __attribute__((vector_size(8)));
 typedef vi vm;
+typedef int16_t vw __attribute__((vector_size(16)));
+typedef vw vwm;
 
 VF_FN vf vf_set1(float x) { return (vf){x, x, x, x}; }
 VF_FN vi vi_set1(int32_t x) { return (vi){x, x, x, x}; }
@@ -163,6 +165,37 @@ VF_FN void vf_transpose(vf r[VF_LANES])
     r[1] = (vf){a[1], b[1], c[1], d[1]};
     r[2] = (vf){a[2], b[2], c[2], d[2]};
     r[3] = (vf){a[3], b[3], c[3], d[3]};
+}
+
+/* a0 b0 a1 b1 …: the first W of them and the others. */
+VF_FN void vf_zip(vf a, vf b, vf *first, vf *second)
+{
+    *first = (vf){a[0], b[0], a[1], b[1]};
+    *second = (vf){a[2], b[2], a[3], b[3]};
+}
+
+/* ---- int16 ---- */
+
+VF_FN vw vw_set1(int16_t x) { return (vw){x, x, x, x, x, x, x, x}; }
+VF_FN vw vw_load(const int16_t *p) { vw v; memcpy(&v, p, sizeof v); return v; }
+VF_FN vw vw_load_n(const int16_t *p, int n)
+{
+    vw v = vw_set1(0);
+    for (int i = 0; i < n; i++) v[i] = p[i];
+    return v;
+}
+VF_FN void vw_store(int16_t *p, vw v) { memcpy(p, &v, sizeof v); }
+VF_FN vwm vwm_gt(vw a, vw b) { return (vwm)(a > b); }
+VF_FN vwm vwm_eq(vw a, vw b) { return (vwm)(a == b); }
+VF_FN vw vw_blend(vwm m, vw a, vw b) { return (a & m) | (b & ~m); }
+VF_FN vw vw_max(vw a, vw b) { return vw_blend(vwm_gt(a, b), a, b); }
+VF_FN vm vwm_first(vwm m) { return (vm){m[0], m[1], m[2], m[3]}; }
+VF_FN vm vwm_second(vwm m) { return (vm){m[4], m[5], m[6], m[7]}; }
+/* Of the 4 W lanes of a and b, those of even number and those of odd number. */
+VF_FN void vw_unzip(vw a, vw b, vw *even, vw *odd)
+{
+    *even = (vw){a[0], a[2], a[4], a[6], b[0], b[2], b[4], b[6]};
+    *odd = (vw){a[1], a[3], a[5], a[7], b[1], b[3], b[5], b[7]};
 }
 
 #endif

@@ -6,15 +6,9 @@
 
 #include <math.h>
 #include <string.h>
+#include "runtime/base/philox.h"
 #include "runtime/exec/kernel.h"
 #include "runtime/op/params.h"
-
-/* Compiled for hosts and, by kernels/cuda, for GPUs: plain arithmetic on what the slots hold. */
-#if defined(__CUDACC__)
-#define MPRI_RULE static inline __host__ __device__
-#else
-#define MPRI_RULE static inline
-#endif
 
 /* Inputs of UnscaleCheck, ClipGradNorm, SgdStep, AdamStep begin with the state and one slot. */
 enum { UPDATE_FIRST = 2, UPDATE_BLOCK = 4096, UPDATE_SUMS = 16 };

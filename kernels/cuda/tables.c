@@ -16,7 +16,8 @@
     X(norm)              \
     X(norm_group)        \
     X(norm_batch)        \
-    X(norm_lp)
+    X(norm_lp)           \
+    X(dropout)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

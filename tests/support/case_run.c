@@ -256,7 +256,7 @@ mpr_status test_case_plan(CaseRun *x, Device *device, const CaseRun *from, Tenso
     if (status == MPR_OK) tell_host_steps(p);
     if (status == MPR_OK) status = mpri_plan_bind_memory(p, NULL, &x->err);
     if (status == MPR_OK) status = feed(x, p, from);
-    if (status == MPR_OK) status = mpri_plan_run(p, -1, 7, 0, &x->err);
+    if (status == MPR_OK) status = mpri_plan_run(p, -1, 7, 3, &x->err);
     if (status == MPR_OK) status = mpri_plan_check(p, &x->err);
     for (int i = 0; status == MPR_OK && i < n; i++) status = take(x, p, i, &outputs[i]);
     mpri_plan_destroy(p);

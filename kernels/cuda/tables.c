@@ -17,7 +17,8 @@
     X(norm_group)        \
     X(norm_batch)        \
     X(norm_lp)           \
-    X(dropout)
+    X(dropout)           \
+    X(pool)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -8,6 +8,7 @@
  *   MPRI_SHARED(float, part, 32);             static shared memory, one dimension; indexing is checked
  *   MPRI_SHARED_DYNAMIC(float, row);          the launch's shared_bytes
  *   SharedPtr<float>                          what a function takes for them
+ *   MPRI_UNROLL for (…)                       wholly unrolled: arrays that it indexes stay in registers
  *
  * Values are computed in float, whatever their storage, and rounded once at the store. Sums have a
  * fixed tree that depends on sizes only: the same bits in every run. No atomics on floats.
@@ -24,6 +25,9 @@
     extern __shared__ __align__(16) unsigned char mpri_dynamic_shared[]; \
     T *name = reinterpret_cast<T *>(mpri_dynamic_shared)
 template <typename T> using SharedPtr = T *;
+#define MPRI_UNROLL _Pragma("unroll")
+#else
+#define MPRI_UNROLL
 #endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -11,14 +11,15 @@
     X(matmul)            \
     X(reduce)            \
     X(loss)              \
-    X(update)            \
     X(layout)            \
     X(norm)              \
     X(norm_group)        \
     X(norm_batch)        \
     X(norm_lp)           \
     X(dropout)           \
-    X(pool)
+    X(pool)              \
+    X(softmax)           \
+    X(update)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

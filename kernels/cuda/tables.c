@@ -19,6 +19,7 @@
     X(dropout)           \
     X(pool)              \
     X(softmax)           \
+    X(rotary)            \
     X(update)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;

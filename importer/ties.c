@@ -166,17 +166,27 @@ static bool taken(const Finder *f, const char *name)
     return mpri_intern_find(f->im->names, name) != NULL;
 }
 
+/* Which of the nodes of its operator: Casts that a converted file has more count for nothing. */
+static int ordinal(const Finder *f, int node)
+{
+    int n = 0;
+    for (int i = 0; i < node; i++)
+        n += f->im->nodes[i].p->op_type == f->im->nodes[node].p->op_type;
+    return n;
+}
+
 static const char *copy_name(const Finder *f, const Read *r)
 {
     const FileNode *n = &f->im->nodes[r->node];
+    int at = ordinal(f, r->node);
     const char *role = role_of(f, r);
     char text[512];
     for (int k = 0;; k++) {
         int len = n->p->name[0]
                       ? snprintf(text, sizeof text, "%s.%s", n->p->name, role)
-                      : snprintf(text, sizeof text, "%s_%d.%s", n->p->op_type, r->node, role);
+                      : snprintf(text, sizeof text, "%s_%d.%s", n->p->op_type, at, role);
         if (k > 0 && len > 0 && (size_t)len < sizeof text)
-            snprintf(text + len, sizeof text - (size_t)len, "_%d_%d", r->node, k);
+            snprintf(text + len, sizeof text - (size_t)len, "_%d_%d", at, k);
         if (!taken(f, text)) return mpri_intern(f->im->names, text);
     }
 }

@@ -99,6 +99,7 @@ mpr_status mpri_pass_dropout(PassCtx *, Graph *, bool *, Err *);   /* PassOption
 mpr_status mpri_pass_batch_norm(PassCtx *, Graph *, bool *, Err *); /* mode of BatchNormalization, its statistics as slots */
 mpr_status mpri_pass_loss(PassCtx *, Graph *, bool *, Err *);      /* attach the loss: graph output "loss" */
 mpr_status mpri_pass_autocast(PassCtx *, Graph *, bool *, Err *);  /* classes -> casts, reasons in Node.why */
+mpr_status mpri_pass_tidy(PassCtx *, Graph *, bool *, Err *);      /* casts in their normal form */
 mpr_status mpri_pass_widen(PassCtx *, Graph *, bool *, Err *);     /* PassOptions.force: every float value becomes f64 */
 /* ---- bind ---- */
 mpr_status mpri_pass_bind(PassCtx *, Graph *, bool *, Err *);      /* dims become numbers; inference again */

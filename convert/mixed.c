@@ -214,6 +214,7 @@ static mpr_status decide(Mixed *c)
     }
     c->paint = (Paint){.m = m, .o = &c->po, .err = c->err};
     TRY(colour(c));
+    if (c->o->kernels && !back) mpri_paint_kernels(&c->paint, c->given->graph->ops, c->o->kernels);
     TRY(strict_warnings(c));
     if (c->o->annotate) {
         mpri_decisions_put(m);

@@ -36,6 +36,7 @@ typedef struct MixedOptions {
     bool inline_calls;         /* of the model's functions */
     bool drop_rounding;        /* f32: narrowing Casts of the user go */
     bool dry_run, no_passes, strict;
+    const KernelSet *kernels;  /* of the device that will run it, for warnings; or NULL */
     const Alloc *alloc;
     const Log *log;
 } MixedOptions;

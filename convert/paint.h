@@ -55,6 +55,8 @@ const char *mpri_list_words(MixList list); /* the built-in list, blank-separated
 /* After the painting: warnings for constants that change beyond rounding, or would; MPR_E_DATA when
  * the user wants none of it. */
 mpr_status mpri_paint_changes(Paint *p);
+/* kernels.c: warnings for low operators that only reference kernels compute. */
+void mpri_paint_kernels(Paint *p, const OpTable *ops, const KernelSet *set);
 /* sentinel.c: constants beyond the range that the user forces into it; see there. */
 void mpri_paint_sentinels(Paint *p);
 bool mpri_node_is(const MixNode *n, const char *ops); /* one of the blank-separated words */

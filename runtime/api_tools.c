@@ -247,6 +247,7 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
         .inline_calls = o->inline_functions,
         .drop_rounding = o->drop_rounding,
         .strict = o->strict,
+        .kernels = &device->kernels,
         .alloc = &model->ctx->alloc,
         .log = &model->ctx->log,
     };

@@ -659,6 +659,19 @@ def check_units_are_called_as_onnx_calls_them(tool):
         assert set(next(n for n in json.loads(tool.report.read_text())["nodes"] if n["path"] == "norm")["units"]) == names
 
 
+def check_slow_kernels_are_told(tool):
+    def told():
+        return {(x["where"], x["count"]) for x in json.loads(tool.report.read_text())["warnings"] if x["kind"] == "kernel"}
+    tool(chain(), *INFER)
+    assert not told()
+    m = model([N("GRU", ["x", "V", "R"], ["", "h"], "gru", hidden_size=4), N("MatMul", ["h", "U"], ["y"], "mm")],
+              [v("x", ("t", 1, 8))], [v("y", (1, 1, 8))], [w("V", 1, 12, 8), w("R", 1, 12, 4), w("U", 4, 8)])
+    tool(m, *INFER)
+    assert told() == {("GRU", 1)}
+    tool(m, *INFER, "--exclude", "op:GRU")
+    assert not told()
+
+
 def check_nodes_that_only_the_file_knows(tool):
     """What a node that the library cannot run makes is not guessed: readers of whole numbers are no fault of the model."""
     table = w("E", 50, 8)

@@ -1,26 +1,20 @@
 /* Matrix products by cuBLASLt: MatMul, Gemm, Linear and FusedMatMul.
  *
- * Row-major C = A B is column-major C' = B' A': the operands change places and nothing is moved. Products
- * are computed and accumulated in float32 (CUBLAS_COMPUTE_32F: no TF32), partial sums are never added in
- * 16 bits and never by atomics. The algorithm is asked for once, when the plan is made, and held by the
- * step; descriptors too, so a step makes no object.
+ * How a product is described, chosen once per plan and run: product.h.
  *
  * Bias: by the library's epilogue where it has the type of C; else the product goes to a float32 workspace
  * and one kernel adds the bias and rounds once. An activation reads the rounded value before it, as the
  * operator says, in a kernel of its own. Float operands of different types are widened into the workspace.
  * Batches broadcast: one call per run of items that lie evenly apart. */
-#include <stdio.h>
-
 #include "kernels/cuda/elementwise.cuh"
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/product.h"
 
 extern "C" {
 #include "runtime/base/arena.h"
 }
 
 enum { PRODUCT_THREADS = 256 };
-static const size_t LT_WORKSPACE = (size_t)32 << 20;
 
 enum Act { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH };
 
@@ -38,15 +32,6 @@ typedef struct Product {
     int rank;             /* of the calls' index */
     int64_t dims[MPRI_TENSOR_RANK], a_call[MPRI_TENSOR_RANK], b_call[MPRI_TENSOR_RANK];
 } Product;
-
-/* What a step holds. */
-typedef struct Held {
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t a, b, c;
-    cublasLtMatmulAlgo_t algo;
-    const CublasLt *lt;
-    cublasLtHandle_t handle;
-} Held;
 
 /* ---- what the operators mean ---- */
 
@@ -171,7 +156,7 @@ typedef struct Spaces {
 static Spaces spaces_of(const Product *p, const Tensor *in, const Tensor *out)
 {
     Spaces s;
-    s.wide_a = LT_WORKSPACE;
+    s.wide_a = MPRI_LT_WORKSPACE;
     s.wide_b = s.wide_a + (p->ta != common_type(p) ? aligned((size_t)in[0].n * 4) : 0);
     s.product = s.wide_b + (p->tb != common_type(p) ? aligned((size_t)in[1].n * 4) : 0);
     s.all = s.product + (product_type(p) != p->tc ? aligned((size_t)out->n * 4) : 0);
@@ -187,110 +172,25 @@ static size_t product_bytes(const KernelSig *s, int threads)
 
 /* ---- the library ---- */
 
-static cudaDataType_t lt_type(DType t)
-{
-    return t == MPR_FLOAT32 ? CUDA_R_32F : t == MPR_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-static cublasStatus_t set_layout(const CublasLt *lt, cublasLtMatrixLayoutOpaque_t *l, DType t,
-                                 int64_t rows, int64_t cols, int64_t batch, int64_t step)
-{
-    int32_t count = (int32_t)batch;
-    int64_t ld = rows > 0 ? rows : 1;
-    cublasStatus_t st = lt->MatrixLayoutInit_internal(l, sizeof *l, lt_type(t), (uint64_t)rows,
-                                                              (uint64_t)cols, ld);
-    if (st == CUBLAS_STATUS_SUCCESS)
-        st = lt->MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-                                                  sizeof count);
-    if (st == CUBLAS_STATUS_SUCCESS)
-        st = lt->MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
-                                                  sizeof step);
-    return st;
-}
-
-#define LT(call)                                            \
-    do {                                                    \
-        cublasStatus_t lt_status_ = (call);                 \
-        if (lt_status_ != CUBLAS_STATUS_SUCCESS) return lt_status_; \
-    } while (0)
-
-/* Operand 1 is B, operand 2 is A: see the head of this file. */
-static cublasStatus_t describe(const Product *p, Held *h)
-{
-    const CublasLt *lt = h->lt;
-    cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                      second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    LT(lt->MatmulDescInit_internal(&h->desc, sizeof h->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    LT(lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    LT(lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    if (p->bias && !own_bias(p)) {
-        cublasLtEpilogue_t e = CUBLASLT_EPILOGUE_BIAS;
-        LT(lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &e, sizeof e));
-    }
-    LT(set_layout(lt, &h->a, common_type(p), p->trans_b ? p->k : p->n, p->trans_b ? p->n : p->k, p->batch,
-                  p->b_step));
-    LT(set_layout(lt, &h->b, common_type(p), p->trans_a ? p->m : p->k, p->trans_a ? p->k : p->m, p->batch,
-                  p->a_step));
-    return set_layout(lt, &h->c, product_type(p), p->n, p->m, p->batch, p->m * p->n);
-}
-
-/* Buffers begin 64 bytes aligned; what a call or an item begins at follows from the steps. */
-static uint32_t alignment_of(int64_t elements, DType t)
-{
-    uint64_t bytes = (uint64_t)elements * mpri_dtype_size(t);
-    uint32_t a = 64;
-    while (a > 1 && bytes % a) a /= 2;
-    return a;
-}
-
-static cublasStatus_t choose(const Product *p, Held *h)
-{
-    const CublasLt *lt = h->lt;
-    cublasLtMatmulPreferenceOpaque_t pref;
-    cublasLtMatmulHeuristicResult_t best;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint32_t a = alignment_of(p->b_step ? p->b_step : p->k * p->n, common_type(p)),
-             b = alignment_of(p->a_step ? p->a_step : p->m * p->k, common_type(p)),
-             c = alignment_of(p->m * p->n, product_type(p));
-    int found = 0;
-    LT(lt->MatmulPreferenceInit_internal(&pref, sizeof pref));
-    LT(lt->MatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                &LT_WORKSPACE, sizeof LT_WORKSPACE));
-    LT(lt->MatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
-                                                sizeof schemes));
-    LT(lt->MatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a,
-                                                sizeof a));
-    LT(lt->MatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b,
-                                                sizeof b));
-    LT(lt->MatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c,
-                                                sizeof c));
-    LT(lt->MatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c,
-                                                sizeof c));
-    LT(lt->MatmulAlgoGetHeuristic(h->handle, &h->desc, &h->a, &h->b, &h->c, &h->c, &pref, 1, &best,
-                                          &found));
-    if (!found) return CUBLAS_STATUS_NOT_SUPPORTED;
-    h->algo = best.algo;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 static mpr_status prepare_product(const KernelSig *s, Device *d, Arena *arena, void **held, Err *err)
 {
     Product p = product_of(s->op, s->params, s->in, s->n_in, &s->out[0]);
-    CudaDevice *u = (CudaDevice *)d;
+    LtProduct lt = {};
     if (!s->out[0].n || !p.k) return MPR_OK;
-    Held *h = (Held *)mpri_arena_alloc(arena, sizeof *h);
+    LtHeld *h = (LtHeld *)mpri_arena_alloc(arena, sizeof *h);
     if (!h) return mpri_err_nomem(err, sizeof *h);
-    memset((void *)h, 0, sizeof *h);
-    h->lt = u->lt;
-    h->handle = (cublasLtHandle_t)u->lt_handle;
-    cublasStatus_t st = describe(&p, h);
-    if (st == CUBLAS_STATUS_SUCCESS) st = choose(&p, h);
-    if (st != CUBLAS_STATUS_SUCCESS)
-        return mpri_err_set(err, MPR_E_DEVICE,
-                            "cuBLASLt has no product for %lld x %lld x %lld (status %d)", (long long)p.m,
-                            (long long)p.n, (long long)p.k, (int)st);
+    lt.m = p.m, lt.n = p.n, lt.k = p.k;
+    lt.trans_a = p.trans_a, lt.trans_b = p.trans_b;
+    lt.type = common_type(&p), lt.out = product_type(&p);
+    lt.bias = p.bias && !own_bias(&p);
+    lt.batch = p.batch;
+    lt.a_step = p.a_step, lt.b_step = p.b_step, lt.c_step = p.m * p.n;
+    /* buffers begin 64 bytes aligned; what a call or an item begins at follows from the steps */
+    lt.a_align = mpri_cuda_step_align(p.a_step ? p.a_step : p.m * p.k, lt.type);
+    lt.b_align = mpri_cuda_step_align(p.b_step ? p.b_step : p.k * p.n, lt.type);
+    lt.c_align = mpri_cuda_step_align(p.m * p.n, lt.out);
     *held = h;
-    return MPR_OK;
+    return mpri_cuda_product_prepare(&lt, (const CudaDevice *)d, h, err);
 }
 
 /* ---- around the product ---- */
@@ -348,17 +248,10 @@ static const void *widened(const KernelCall *c, const Tensor *t, DType want, siz
 }
 
 /* All calls of the batch. */
-static mpr_status multiply(const KernelCall *c, const Product *p, Held *h, const void *a, const void *b,
-                           void *y)
+static mpr_status multiply(const KernelCall *c, const Product *p, const void *a, const void *b, void *y)
 {
     size_t size = mpri_dtype_size(common_type(p)), out = mpri_dtype_size(product_type(p));
-    float zero = 0;
-    if (p->bias && !own_bias(p)) {
-        const void *bias = p->bias->data;
-        if (h->lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                  sizeof bias) != CUBLAS_STATUS_SUCCESS)
-            return MPR_E_DEVICE;
-    }
+    const void *bias = p->bias && !own_bias(p) ? p->bias->data : NULL;
     for (int64_t i = 0; i < p->calls; i++) {
         int64_t at = i, ao = 0, bo = 0;
         for (int d = 0; d < p->rank; d++) {
@@ -367,11 +260,8 @@ static mpr_status multiply(const KernelCall *c, const Product *p, Held *h, const
             at /= p->dims[d];
         }
         char *to = (char *)y + (size_t)(i * p->batch * p->m * p->n) * out;
-        if (h->lt->Matmul(h->handle, &h->desc, &p->alpha, (const char *)b + (size_t)bo * size, &h->a,
-                                  (const char *)a + (size_t)ao * size, &h->b, &zero, to, &h->c, to, &h->c,
-                                  &h->algo, c->workspace, LT_WORKSPACE,
-                                  (cudaStream_t)c->queue) != CUBLAS_STATUS_SUCCESS)
-            return MPR_E_DEVICE;
+        TRY(mpri_cuda_product_run((LtHeld *)c->held, p->alpha, (const char *)a + (size_t)ao * size,
+                                  (const char *)b + (size_t)bo * size, bias, to, c->workspace, c->queue));
     }
     return MPR_OK;
 }
@@ -394,7 +284,7 @@ static mpr_status run_product(const KernelCall *c, int op)
         void *to = product_type(&p) != p.tc ? (char *)c->workspace + s.product : first->data;
         const void *a = widened(c, &c->in[0], common_type(&p), s.wide_a),
                    *b = widened(c, &c->in[1], common_type(&p), s.wide_b);
-        TRY(multiply(c, &p, (Held *)c->held, a, b, to));
+        TRY(multiply(c, &p, a, b, to));
         if (!own_bias(&p)) bias.v = NULL;
         if (through)
             MPRI_LAUNCH(k_store, blocks, PRODUCT_THREADS, 0, c->queue, (const float *)to, bias, first->data,

@@ -1,0 +1,51 @@
+/* One product of cuBLASLt, for the families that multiply matrices: described and its algorithm chosen once,
+ * when a plan is made, then run any number of times without making an object.
+ *
+ * Row-major C = A B is column-major C' = B' A': the operands change places and nothing is moved. Sums are in
+ * float32 (CUBLAS_COMPUTE_32F: no TF32), partial sums are never added in 16 bits and never by atomics. */
+#ifndef MPRI_CUDA_PRODUCT_H
+#define MPRI_CUDA_PRODUCT_H
+
+#include "kernels/cuda/cublaslt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MPRI_LT_WORKSPACE = 32 << 20 }; /* bytes that a run may use */
+
+/* C[m,n] = alpha A[m,k] B[k,n] for every item of the batch, row-major and dense. trans: the operand is stored
+ * as its transpose. */
+typedef struct LtProduct {
+    int64_t m, n, k;
+    bool trans_a, trans_b;
+    DType type, out;                /* of A and B; of C: the same or float32 */
+    bool bias;                      /* one value per column of C, of its type */
+    int64_t batch;
+    int64_t a_step, b_step, c_step; /* elements from item to item; 0: one for all */
+    uint32_t a_align, b_align, c_align; /* bytes that every address of an item is a multiple of */
+} LtProduct;
+
+typedef struct LtHeld {
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    const CublasLt *lt;
+    cublasLtHandle_t handle;
+} LtHeld;
+
+/* Fills *h, which needs no release. m, n, k and batch are not 0. MPR_E_DEVICE: the library has no such
+ * product. */
+mpr_status mpri_cuda_product_prepare(const LtProduct *p, const CudaDevice *d, LtHeld *h, Err *err);
+/* bias: NULL unless p->bias was set. */
+mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const void *b, const void *bias, void *c,
+                                 void *workspace, void *queue);
+
+/* Largest power of two up to 64 that divides a step of so many elements. */
+uint32_t mpri_cuda_step_align(int64_t elements, DType t);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

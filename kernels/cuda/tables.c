@@ -20,7 +20,8 @@
     X(pool)              \
     X(softmax)           \
     X(rotary)            \
-    X(update)
+    X(update)            \
+    X(conv)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -12,6 +12,8 @@
     X(reduce)            \
     X(loss)              \
     X(layout)            \
+    X(index)             \
+    X(scatter)           \
     X(norm)              \
     X(norm_group)        \
     X(norm_batch)        \

@@ -43,13 +43,6 @@ static void move_blocks(const KernelCall *c, void *to, int64_t to_pitch, const v
     mpri_cuda_move(&m, c->queue);
 }
 
-__global__ void k_concat_convert(const void *x, int tx, int64_t n, int64_t columns, void *y, int ty,
-                                 int64_t pitch, int64_t at)
-{
-    for (int64_t i = grid_begin(); i < n; i += grid_step())
-        store_f64(y, ty, i / columns * pitch + at + i % columns, load_f64(x, tx, i));
-}
-
 static mpr_status k_concat(const KernelCall *c)
 {
     const AxisParams *p = (const AxisParams *)c->params;
@@ -60,11 +53,7 @@ static mpr_status k_concat(const KernelCall *c)
         const Tensor *x = input_of(c, k);
         if (!x || !x->n) continue;
         int64_t columns = span_of(x, axis, x->rank);
-        if (x->dtype == y->dtype)
-            move_blocks(c, (char *)y->data + at * size, pitch, x->data, columns, y->dtype, outer, columns);
-        else
-            MPRI_LAUNCH(k_concat_convert, blocks_for(x->n, THREADS), THREADS, 0, c->queue, x->data,
-                        (int)x->dtype, x->n, columns, y->data, (int)y->dtype, pitch, at);
+        move_blocks(c, (char *)y->data + at * size, pitch, x->data, columns, y->dtype, outer, columns);
         at += columns;
     }
     return MPR_OK;
@@ -283,9 +272,8 @@ static mpr_status k_range(const KernelCall *c)
 static const char *refuse_concat(const KernelSig *s)
 {
     for (int k = 0; k < s->n_in; k++)
-        if (mpri_tensor_here(&s->in[k]) && s->in[k].dtype != s->out[0].dtype &&
-            !(mpri_dtype_is_float(s->in[k].dtype) && mpri_dtype_is_float(s->out[0].dtype)))
-            return "parts of several types that are no floats";
+        if (mpri_tensor_here(&s->in[k]) && s->in[k].dtype != s->out[0].dtype)
+            return "parts of several types";
     return NULL;
 }
 

@@ -1,0 +1,122 @@
+/* Tensors of more than one block: what the rows of tests/op/cases are too small for. Each graph runs on the
+ * CUDA device and by the reference kernels. A name of an integer input gives its range: i9 0 … 8,
+ * n9 -9 … 8, and s9 mostly one number, as padding is. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/rng.h"
+#include "runtime/exec/device.h"
+#include "tests/support/case_run.h"
+#include "tests/support/support.h"
+
+typedef struct Row {
+    const char *name, *text;
+    double tolerance; /* relative to the largest element; 0: equal */
+} Row;
+
+static const Row rows[] = {
+    {"squares of 4 bytes", "input x: f32[2,70,3,45]\ny = Transpose(x) {perm=[0,3,2,1]}\noutput y = y\n", 0},
+    {"squares of 2 bytes", "input x: f16[65,130]\ny = Transpose(x)\noutput y = y\n", 0},
+    {"squares of 1 byte", "input i2: bool[3,33,64]\ny = Transpose(i2) {perm=[2,0,1]}\noutput y = y\n", 0},
+    {"squares of 8 bytes", "input n99: i64[40,5,35]\ny = Transpose(n99) {perm=[2,1,0]}\noutput y = y\n", 0},
+    {"heads", "input x: bf16[2,9,4,16]\ny = Transpose(x) {perm=[0,2,1,3]}\noutput y = y\n", 0},
+    {"parts", "input a: f16[7,3,40]\ninput b: f16[7,5,40]\ninput c: f16[7,3,1]\n"
+              "y = Concat(a, b, a) {axis=1}\nz = Concat(c, a) {axis=-1}\noutput y = y\noutput z = z\n", 0},
+    {"slices", "input x: f32[11,60,9]\nconst s: i64[2] = [-1,2]\nconst e: i64[2] = [-99,58]\n"
+               "const a: i64[2] = [0,1]\nconst d: i64[2] = [-3,4]\ny = Slice(x, s, e, a, d)\n"
+               "g = SliceGrad(y) {dims=[11,60,9], starts=[10,2], axes=[0,1], steps=[-3,4]}\n"
+               "output y = y\noutput g = g\n", 0},
+    {"broadcast", "input x: f16[5,1,64]\nconst s: i64[4] = [3,5,20,64]\ny = Expand(x, s)\noutput y = y\n", 0},
+    {"triangle", "input x: f16[3,50,70]\nconst k: i64[] = [5]\ny = Trilu(x, k)\noutput y = y\n", 0},
+    {"table", "input x: f16[50,96]\ninput n50: i64[7,60]\ny = Gather(x, n50)\noutput y = y\n", 0},
+    {"table, odd rows", "input x: f16[4,50,7]\ninput n50: i32[300]\ny = Gather(x, n50) {axis=1}\noutput y = y\n", 0},
+    {"table's gradient", "input x: f16[3000,40]\ninput n700: i64[3000]\n"
+                         "g = GatherGrad(x, n700) {dims=[700,40]}\noutput g = g\n", 1e-6},
+    {"table's gradient, few rows", "input x: f32[2500,70]\ninput i3: i32[2500]\n"
+                                   "g = GatherGrad(x, i3) {dims=[3,70]}\noutput g = g\n", 1e-5},
+    {"table's gradient, padding", "input x: bf16[2,1100,5]\ninput s90: i64[1100]\n"
+                                  "g = GatherGrad(x, s90) {axis=1, dims=[2,90,5]}\noutput g = g\n", 1e-5},
+    {"elements", "input x: f32[40,70]\ninput n70: i64[40,90]\ny = GatherElements(x, n70) {axis=1}\noutput y = y\n", 0},
+    {"the last one", "input x: f32[60,30]\ninput n60: i64[80,30]\ninput u: f32[80,30]\n"
+                     "y = ScatterElements(x, n60, u)\noutput y = y\n", 0},
+    {"sums", "input x: f16[60,30]\ninput n60: i64[80,30]\ninput u: f16[80,30]\n"
+             "y = ScatterElements(x, n60, u) {reduction=\"add\"}\noutput y = y\n", 0},
+    {"slices of sums", "input x: f32[50,33]\ninput n50: i64[1500,1]\ninput u: f32[1500,33]\n"
+                       "y = ScatterND(x, n50, u) {reduction=\"add\"}\n"
+                       "z = ScatterND(x, n50, u) {reduction=\"max\"}\noutput y = y\noutput z = z\n", 0},
+};
+
+static int64_t draw(const char *name, uint64_t stream, int64_t i)
+{
+    int64_t n = atoll(name + 1);
+    if (name[0] == 's' && mpri_rng_below(3, stream, (uint64_t)i, 10)) return 1;
+    if (name[0] == 'n') return (int64_t)mpri_rng_below(5, stream, (uint64_t)i, 2 * (uint64_t)n) - n;
+    return (int64_t)mpri_rng_below(5, stream, (uint64_t)i, (uint64_t)n);
+}
+
+static void fill(CaseRun *x)
+{
+    for (int k = 0; k < x->g->n_inputs; k++) {
+        const Value *v = x->g->inputs[k].value;
+        const Tensor *t = &x->at[v->id];
+        for (int64_t i = 0; i < t->n; i++)
+            if (mpri_dtype_is_float(t->dtype))
+                mpri_store_f64(t->dtype, t->data, i,
+                               (double)mpri_rng_uniform(7, (uint64_t)k, (uint64_t)i) * 4 - 2);
+            else
+                mpri_store_i64(t->dtype, t->data, i, draw(v->name, (uint64_t)k, i));
+    }
+}
+
+static void open_row(CaseRun *x, const Row *r)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "graph \"%s\" {\n%s}\n", r->name, r->text);
+    mpr_status status = test_case_open(x, text);
+    if (status == MPR_OK) status = mpri_infer_graph(x->g, &x->err);
+    if (status != MPR_OK) fail_msg("%s: %s | %s", r->name, x->err.message, x->err.where);
+}
+
+static void compare(const Row *r, int k, const Tensor *found, const Tensor *want)
+{
+    double top = 0;
+    for (int64_t i = 0; i < want->n; i++)
+        top = fmax(top, fabs(mpri_load_f64(want->dtype, want->data, i)));
+    for (int64_t i = 0; i < want->n; i++) {
+        double a = mpri_load_f64(found->dtype, found->data, i),
+               b = mpri_load_f64(want->dtype, want->data, i);
+        if (!(fabs(a - b) <= r->tolerance * top) && !(isnan(a) && isnan(b)) && a != b)
+            fail_msg("%s: output %d, element %lld is %.9g, expected %.9g", r->name, k, (long long)i, a, b);
+    }
+}
+
+static void check(void **state)
+{
+    const Row *r = *state;
+    CaseRun from, x;
+    Device *device;
+    Tensor out[CASE_RESULTS];
+    open_row(&from, r);
+    open_row(&x, r);
+    assert_ok(test_case_memory(&from), &from.err);
+    fill(&from);
+    assert_ok(test_case_evaluate(&from, false), &from.err);
+    assert_ok(mpri_device_cuda(mpri_alloc_default(), 0, 1, &device, &x.err), &x.err);
+    assert_ok(test_case_plan(&x, device, &from, out), &x.err);
+    for (int k = 0; k < from.g->n_outputs; k++)
+        compare(r, k, &out[k], &from.at[from.g->outputs[k].value->id]);
+    mpri_device_destroy(device);
+    test_case_close(&x);
+    test_case_close(&from);
+}
+
+int main(void)
+{
+    enum { N = sizeof rows / sizeof rows[0] };
+    struct CMUnitTest tests[N];
+    for (int i = 0; i < N; i++)
+        tests[i] = (struct CMUnitTest){rows[i].name, check, NULL, NULL, (void *)(uintptr_t)&rows[i]};
+    return cmocka_run_group_tests_name("large", tests, NULL, NULL);
+}

@@ -14,6 +14,9 @@
     X(layout)            \
     X(index)             \
     X(scatter)           \
+    X(integer)           \
+    X(compare)           \
+    X(cast_number)       \
     X(norm)              \
     X(norm_group)        \
     X(norm_batch)        \

@@ -17,6 +17,12 @@
     X(integer)           \
     X(compare)           \
     X(cast_number)       \
+    X(tile_pad)          \
+    X(space)             \
+    X(onehot)            \
+    X(reduce_arg)        \
+    X(topk)              \
+    X(cumulative)        \
     X(norm)              \
     X(norm_group)        \
     X(norm_batch)        \

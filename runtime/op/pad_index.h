@@ -7,8 +7,15 @@
 
 #include <stdint.h>
 
+/* Compiled for hosts and, by kernels/cuda, for GPUs. */
+#if defined(__CUDACC__)
+#define MPRI_PAD static inline __host__ __device__
+#else
+#define MPRI_PAD static inline
+#endif
+
 /* Elements of the axis that stay. Not positive: none. */
-static inline int64_t mpri_pad_kept(int64_t dim, int64_t before, int64_t after)
+MPRI_PAD int64_t mpri_pad_kept(int64_t dim, int64_t before, int64_t after)
 {
     return dim + (before < 0 ? before : 0) + (after < 0 ? after : 0);
 }
@@ -16,8 +23,8 @@ static inline int64_t mpri_pad_kept(int64_t dim, int64_t before, int64_t after)
 /* Source position of output position `at`; -1 for the constant. mode is "constant", "reflect"
  * (without repeating the border, any number of times), "edge" or "wrap". In the last three at least
  * one element is kept. */
-static inline int64_t mpri_pad_source(const char *mode, int64_t dim, int64_t before, int64_t after,
-                                      int64_t at)
+MPRI_PAD int64_t mpri_pad_source(const char *mode, int64_t dim, int64_t before, int64_t after,
+                                 int64_t at)
 {
     int64_t cut = before < 0 ? -before : 0, n = mpri_pad_kept(dim, before, after);
     int64_t i = at - (before > 0 ? before : 0);

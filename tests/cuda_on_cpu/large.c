@@ -46,6 +46,16 @@ static const Row rows[] = {
     {"slices of sums", "input x: f32[50,33]\ninput n50: i64[1500,1]\ninput u: f32[1500,33]\n"
                        "y = ScatterND(x, n50, u) {reduction=\"add\"}\n"
                        "z = ScatterND(x, n50, u) {reduction=\"max\"}\noutput y = y\noutput z = z\n", 0},
+    {"tiles", "input x: f16[9,1,40]\nconst r: i64[3] = [2,30,3]\ny = Tile(x, r)\noutput y = y\n", 0},
+    {"pads", "input x: f32[40,50]\nconst p: i64[4] = [3,-2,0,70]\ny = Pad(x, p) {mode=\"reflect\"}\noutput y = y\n", 0},
+    {"blocks", "input x: f16[2,12,20,14]\ny = DepthToSpace(x) {blocksize=2, mode=\"CRD\"}\n"
+               "z = SpaceToDepth(y) {blocksize=4}\noutput y = y\noutput z = z\n", 0},
+    {"the greatest", "input x: bf16[3,2500,2]\nconst k: i64[1] = [1200]\nv, i = TopK(x, k) {axis=1}\n"
+                     "a = ArgMin(x) {axis=1, select_last_index=1}\noutput v = v\noutput i = i\noutput a = a\n", 0},
+    {"the least", "input i900: i32[5000]\nconst k: i64[1] = [4999]\nv, i = TopK(i900, k) {largest=0}\n"
+                  "output v = v\noutput i = i\n", 0},
+    {"running sums", "input x: f32[3,1000,2]\nconst a: i64[] = [1]\ny = CumSum(x, a) {exclusive=1, reverse=1}\n"
+                     "output y = y\n", 1e-6},
 };
 
 static int64_t draw(const char *name, uint64_t stream, int64_t i)

@@ -252,6 +252,7 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 {
     return (unsigned long long)(((unsigned __int128)a * b) >> 64);
 }
+inline long long __double_as_longlong(double v) { return shim::unpack<long long>(shim::pack(v)); }
 inline int __float_as_int(float v) { return shim::unpack<int>(shim::pack(v)); }
 inline unsigned __float_as_uint(float v) { return shim::unpack<unsigned>(shim::pack(v)); }
 inline float __int_as_float(int v) { return shim::unpack<float>(shim::pack(v)); }

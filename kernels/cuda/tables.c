@@ -32,6 +32,7 @@
     X(softmax)           \
     X(rotary)            \
     X(update)            \
+    X(resize)            \
     X(conv)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;

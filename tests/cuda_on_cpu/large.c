@@ -56,6 +56,59 @@ static const Row rows[] = {
                   "output v = v\noutput i = i\n", 0},
     {"running sums", "input x: f32[3,1000,2]\nconst a: i64[] = [1]\ny = CumSum(x, a) {exclusive=1, reverse=1}\n"
                      "output y = y\n", 1e-6},
+    {"layer norm, a warp per row", "input x: f16[70,200]\ninput g: f16[70,200]\ninput s: f32[200]\ninput b: f32[200]\n"
+        "y, m, i = LayerNormalization(x, s, b)\ndx, ds, db = LayerNormGrad(g, x, s, m, i)\n"
+        "output y = y\noutput dx = dx\noutput ds = ds\noutput db = db\n", 1e-3},
+    {"layer norm, a block per row", "input x: f32[5,1501]\ninput g: f32[5,1501]\ninput s: f32[1501]\n"
+        "y, m, i = LayerNormalization(x, s)\ndx, ds, db = LayerNormGrad(g, x, s, m, i)\n"
+        "output m = m\noutput y = y\noutput dx = dx\noutput ds = ds\noutput db = db\n", 2e-6},
+    {"layer norm, weights that broadcast", "input x: f32[30,9,8]\ninput s: f32[9,1]\ninput b: f32[8]\n"
+        "y = LayerNormalization(x, s, b) {axis=1}\noutput y = y\n", 2e-6},
+    {"RMS norm", "input x: bf16[40,1100]\ninput g: bf16[40,1100]\ninput s: bf16[1100]\n"
+        "y = RMSNormalization(x, s)\ndx, ds = RmsNormGrad(g, x, s)\noutput y = y\noutput dx = dx\noutput ds = ds\n", 8e-3},
+    {"group norm", "input x: f32[3,12,30,10]\ninput g: f32[3,12,30,10]\ninput s: f32[12]\ninput b: f32[12]\n"
+        "y = GroupNormalization(x, s, b) {num_groups=3}\ndx, ds, db = GroupNormGrad(g, x, s) {num_groups=3}\n"
+        "output y = y\noutput dx = dx\noutput ds = ds\noutput db = db\n", 2e-6},
+    {"instance norm", "input x: f16[2,3,33,31]\ninput s: f16[3]\ninput b: f16[3]\n"
+        "y = InstanceNormalization(x, s, b)\noutput y = y\n", 1e-3},
+    {"batch norm in parts", "input x: f32[3,4,80,90]\ninput g: f32[3,4,80,90]\ninput s: f32[4]\ninput b: f32[4]\n"
+        "input m: f32[4]\ninput v: f32[4]\ny, rm, rv, um, uv = BatchNormalization(x, s, b, m, v) {training_mode=1}\n"
+        "dx, ds, db = BatchNormGrad(g, x, s, um, uv) {training_mode=1}\n"
+        "output y = y\noutput rm = rm\noutput rv = rv\noutput dx = dx\noutput ds = ds\noutput db = db\n", 1e-5},
+    {"batch norm of features", "input x: f16[600,5]\ninput s: f32[5]\ninput b: f32[5]\ninput m: f32[5]\n"
+        "input v: f32[5]\ny = BatchNormalization(x, s, b, m, v) {training_mode=1}\noutput y = y\n", 1e-3},
+    {"LRN", "input x: f16[2,20,8,8]\ninput g: f16[2,20,8,8]\ny = LRN(x) {size=5}\ndx = LrnGrad(g, x) {size=5}\n"
+        "output y = y\noutput dx = dx\n", 1e-3},
+    {"lengths", "input x: f32[7,300,5]\nconst c: i64[2] = [15,700]\ny = LpNormalization(x) {axis=1, p=1}\nz = LpNormalization(y) {axis=0}\n"
+        "w = Reshape(x, c)\nu = LpNormalization(w)\noutput z = z\noutput u = u\n", 2e-6},
+    {"mean and variance", "input x: f32[4,3,20,30]\ny = MeanVarianceNormalization(x)\n"
+        "z = MeanVarianceNormalization(x) {axes=[1,3]}\noutput y = y\noutput z = z\n", 2e-6},
+    {"convolution of groups", "input x: f16[5,6,17,19]\ninput w: f16[10,3,3,5]\ninput b: f16[10]\n"
+        "y = Conv(x, w, b) {group=2, strides=[2,1], pads=[1,0,2,3]}\n"
+        "dx = ConvGradInput(y, w) {group=2, strides=[2,1], pads=[1,0,2,3], dims=[5,6,17,19]}\n"
+        "dw = ConvGradWeight(y, x) {group=2, strides=[2,1], pads=[1,0,2,3], dims=[10,3,3,5]}\n"
+        "output y = y\noutput dx = dx\noutput dw = dw\n", 2e-3},
+    {"depthwise convolution", "input x: f32[3,8,40,40]\ninput w: f32[16,1,3,3]\ny = Conv(x, w) {group=8, dilations=[2,1]}\n"
+        "dx = ConvGradInput(y, w) {group=8, dilations=[2,1], dims=[3,8,40,40]}\n"
+        "dw = ConvGradWeight(y, x) {group=8, dilations=[2,1], dims=[16,1,3,3]}\n"
+        "output y = y\noutput dx = dx\noutput dw = dw\n", 2e-6},
+    {"convolution of volumes", "input x: f32[2,3,6,7,8]\ninput w: f32[4,3,2,3,1]\ny = Conv(x, w) {strides=[1,2,2]}\n"
+        "dx = ConvGradInput(y, w) {strides=[1,2,2], dims=[2,3,6,7,8]}\nz = ConvTranspose(y, w) {strides=[1,2,3]}\n"
+        "output y = y\noutput dx = dx\noutput z = z\n", 2e-6},
+    {"convolution of one tap", "input x: f32[3,20,9,7]\ninput w: f32[12,20,1,1]\ny = Conv(x, w)\n"
+        "dx = ConvGradInput(y, w) {dims=[3,20,9,7]}\ndw = ConvGradWeight(y, x) {dims=[12,20,1,1]}\n"
+        "output y = y\noutput dx = dx\noutput dw = dw\n", 2e-6},
+    {"pools", "input x: f16[3,4,21,22]\ny = MaxPool(x) {kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,1]}\n"
+        "dx = MaxPoolGrad(y, x) {kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,1]}\n"
+        "a = AveragePool(x) {kernel_shape=[3,3], strides=[2,2], ceil_mode=1}\n"
+        "da = AveragePoolGrad(a) {kernel_shape=[3,3], strides=[2,2], ceil_mode=1, dims=[3,4,21,22]}\n"
+        "t = GlobalMaxPool(x)\nm = GlobalAveragePool(x)\nl = GlobalLpPool(x)\n"
+        "output y = y\noutput dx = dx\noutput a = a\noutput da = da\noutput t = t\noutput m = m\noutput l = l\n", 1e-3},
+    {"resize", "input x: f32[2,3,12,13]\nconst s: f32[4] = [1,1,2.5,1.7]\ny = Resize(x, _, s) {mode=\"cubic\"}\n"
+        "dx = ResizeGrad(y, _, s) {mode=\"cubic\", dims=[2,3,12,13]}\noutput y = y\noutput dx = dx\n", 2e-6},
+    {"resize of volumes", "input x: f16[2,6,7,8]\nconst s: i64[4] = [2,9,3,11]\n"
+        "y = Resize(x, _, _, s) {mode=\"linear\", antialias=1}\n"
+        "dx = ResizeGrad(y, _, _, s) {mode=\"linear\", antialias=1, dims=[2,6,7,8]}\noutput y = y\noutput dx = dx\n", 1e-3},
 };
 
 static int64_t draw(const char *name, uint64_t stream, int64_t i)

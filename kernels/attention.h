@@ -7,6 +7,13 @@
 #include "runtime/exec/kernel.h"
 #include "runtime/op/params.h"
 
+/* Compiled for hosts and, by kernels/cuda, for GPUs. */
+#if defined(__CUDACC__)
+#define MPRI_RULE static inline __host__ __device__
+#else
+#define MPRI_RULE static inline
+#endif
+
 typedef struct HeadSteps { /* elements from one batch item, head, token to the next */
     int64_t batch, head, row;
 } HeadSteps;
@@ -83,22 +90,29 @@ static inline AttentionForm mpri_attention_form(const AttentionParams *p, const 
     return f;
 }
 
-/* Keys [*low, *high) are those that query i may see, the mask apart. A query stands behind the past
- * keys or, with lengths, at the end of those that count. */
-static inline void mpri_attention_range(const AttentionForm *f, int64_t batch, int64_t i,
-                                        int64_t *low, int64_t *high)
+/* Keys [*low, *high) are those that query i may see, the mask apart, when the first `length` keys count
+ * (all of them without lengths). A query stands behind the past keys or, with lengths, at the end of
+ * those that count. */
+MPRI_RULE void mpri_attention_span(const AttentionForm *f, int64_t length, int64_t i, int64_t *low,
+                                   int64_t *high)
 {
     int64_t count = f->keys, place = i + f->past;
     if (f->lengths) {
-        int64_t n = mpri_load_i64(f->lengths->dtype, f->lengths->data, batch);
-        n = n < 0 ? 0 : n < count ? n : count;
-        if (!f->past) place = i + n - f->queries;
-        count = n;
+        count = length < 0 ? 0 : length < count ? length : count;
+        if (!f->past) place = i + count - f->queries;
     }
     if (f->mask_of && f->mask_keys < count) count = f->mask_keys;
     if (f->right != INT64_MAX && place + f->right + 1 < count) count = place + f->right + 1;
     *low = f->left != INT64_MAX && place > f->left ? place - f->left : 0;
     *high = count > *low ? count : *low;
+}
+
+static inline void mpri_attention_range(const AttentionForm *f, int64_t batch, int64_t i,
+                                        int64_t *low, int64_t *high)
+{
+    int64_t length = f->keys;
+    if (f->lengths) length = mpri_load_i64(f->lengths->dtype, f->lengths->data, batch);
+    mpri_attention_span(f, length, i, low, high);
 }
 
 /* ---- rotary ---- */

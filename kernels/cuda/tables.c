@@ -31,9 +31,11 @@
     X(pool)              \
     X(softmax)           \
     X(rotary)            \
-    X(update)            \
     X(resize)            \
-    X(conv)
+    X(conv)              \
+    X(attention)         \
+    X(attention_grad)    \
+    X(update)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;
 CUDA_FAMILIES(DECLARE)

@@ -42,7 +42,7 @@ static __device__ __forceinline__ int64_t label_of(const LossArgs &a, int64_t ro
     return -1;
 }
 
-__global__ void k_loss_rows(LossArgs a, void *lse, void *loss, int to, double *row_loss,
+__global__ void k_loss_rows(LossArgs a, void *lse, int tlse, void *loss, int to, double *row_loss,
                             double *row_count)
 {
     MPRI_SHARED(float, part, 33);
@@ -68,8 +68,8 @@ __global__ void k_loss_rows(LossArgs a, void *lse, void *loss, int to, double *r
             v = w * (l - load_float(a.x, a.tx, base + label * a.inner));
             if (a.smoothing != 0) v = (1 - a.smoothing) * v + a.smoothing / (float)a.classes * soft;
         }
-        if (lse) store_float(lse, to, row, l);
-        if (a.none) store_float(loss, to, row, v);
+        if (lse) store_float(lse, tlse, row, l);
+        if (a.none && loss) store_float(loss, to, row, v);
         row_loss[row] = (double)v;
         row_count[row] = (double)w;
     }
@@ -88,7 +88,7 @@ __global__ void k_loss_join(LossArgs a, const double *row_loss, const double *ro
     sum = block_sum<double>(sum, part);
     n = block_sum<double>(n, part);
     if (threadIdx.x) return;
-    if (!a.none) store_float(loss, to, 0, (float)(a.mean ? sum / n : sum));
+    if (!a.none && loss) store_float(loss, to, 0, (float)(a.mean ? sum / n : sum));
     if (count) store_float(count, to, 0, (float)n);
 }
 
@@ -121,9 +121,9 @@ __global__ void k_loss_grad(LossArgs a, const void *dloss, int td, const void *l
     }
 }
 
-static LossArgs loss_args(const KernelCall *c, int logits, int labels, int weights)
+static LossArgs loss_args(const KernelCall *c, int logits, int labels, int weights,
+                          const CrossEntropyParams *p)
 {
-    const CrossEntropyParams *p = (const CrossEntropyParams *)c->params;
     const Tensor *x = &c->in[logits], *l = &c->in[labels], *w = input_of(c, weights);
     LossArgs a = {};
     int axis = (int)(p->axis < 0 ? p->axis + x->rank : p->axis);
@@ -147,24 +147,60 @@ static LossArgs loss_args(const KernelCall *c, int logits, int labels, int weigh
 
 static unsigned threads_of(const LossArgs &a) { return a.classes <= 128 ? 32 : LOSS_THREADS; }
 
+/* Any of the outputs may be absent, the loss where only its gradient is wanted; they have one type. */
 static mpr_status k_cross_entropy(const KernelCall *c)
 {
-    LossArgs a = loss_args(c, 0, 1, 2);
-    Tensor *loss = &c->out[0], *lse = output_of(c, 1), *count = output_of(c, 2);
+    LossArgs a = loss_args(c, 0, 1, 2, (const CrossEntropyParams *)c->params);
+    Tensor *loss = output_of(c, 0), *lse = output_of(c, 1), *count = output_of(c, 2);
     double *sums = (double *)c->workspace, *counts = sums + a.rows;
-    int to = (int)loss->dtype;
+    int to = (int)(loss ? loss : lse ? lse : count)->dtype;
+    void *at = loss ? loss->data : NULL;
     if (a.rows)
         MPRI_LAUNCH(k_loss_rows, blocks_for(a.rows, 1), threads_of(a), 0, c->queue, a,
-                    lse ? lse->data : NULL, loss->data, to, sums, counts);
-    if (!a.none || count)
-        MPRI_LAUNCH(k_loss_join, 1, LOSS_THREADS, 0, c->queue, a, sums, counts, loss->data,
+                    lse ? lse->data : NULL, to, at, to, sums, counts);
+    if ((loss && !a.none) || count)
+        MPRI_LAUNCH(k_loss_join, 1, LOSS_THREADS, 0, c->queue, a, sums, counts, at,
                     count ? count->data : NULL, to);
+    return MPR_OK;
+}
+
+/* x - lse, in place of the softmax's logarithm. */
+__global__ void k_log_prob(LossArgs a, const float *lse, void *y, int ty, int64_t n)
+{
+    for (int64_t i = grid_begin(); i < n; i += grid_step()) {
+        int64_t line = i / a.inner, row = line / a.classes * a.inner + (i - line * a.inner);
+        store_float(y, ty, i, load_float(a.x, a.tx, i) - lse[row]);
+    }
+}
+
+/* ONNX's form: classes on axis 1; outputs loss, log_prob (optional). */
+static mpr_status k_softmax_cross_entropy(const KernelCall *c)
+{
+    const SoftmaxCrossEntropyLossParams *s = (const SoftmaxCrossEntropyLossParams *)c->params;
+    CrossEntropyParams p = {};
+    p.axis = 1;
+    p.ignore_index = s->ignore_index;
+    p.reduction = s->reduction;
+    LossArgs a = loss_args(c, 0, 1, 2, &p);
+    Tensor *loss = &c->out[0], *log_prob = output_of(c, 1);
+    double *sums = (double *)c->workspace, *counts = sums + a.rows;
+    float *lse = (float *)(counts + a.rows);
+    int to = (int)loss->dtype;
+    if (a.rows)
+        MPRI_LAUNCH(k_loss_rows, blocks_for(a.rows, 1), threads_of(a), 0, c->queue, a, lse,
+                    (int)MPR_FLOAT32, loss->data, to, sums, counts);
+    if (!a.none)
+        MPRI_LAUNCH(k_loss_join, 1, LOSS_THREADS, 0, c->queue, a, sums, counts, loss->data, (void *)NULL,
+                    to);
+    if (log_prob && log_prob->n)
+        MPRI_LAUNCH(k_log_prob, blocks_for(log_prob->n, LOSS_THREADS), LOSS_THREADS, 0, c->queue, a, lse,
+                    log_prob->data, (int)log_prob->dtype, log_prob->n);
     return MPR_OK;
 }
 
 static mpr_status k_cross_entropy_grad(const KernelCall *c)
 {
-    LossArgs a = loss_args(c, 1, 2, 5);
+    LossArgs a = loss_args(c, 1, 2, 5, (const CrossEntropyParams *)c->params);
     const Tensor *dloss = &c->in[0], *lse = &c->in[3], *count = &c->in[4], *dx = &c->out[0];
     if (!dx->n) return MPR_OK;
     MPRI_LAUNCH(k_loss_grad, blocks_for(a.rows, 1), threads_of(a), 0, c->queue, a, dloss->data,
@@ -175,13 +211,15 @@ static mpr_status k_cross_entropy_grad(const KernelCall *c)
 static size_t row_sums(const KernelSig *s, int threads)
 {
     (void)threads;
-    return 2 * sizeof(double) * (size_t)s->in[1].n + 16;
+    return (2 * sizeof(double) + sizeof(float)) * (size_t)s->in[1].n + 16;
 }
 
 static const char *refuse_loss(const KernelSig *s, int logits, int labels, int weights)
 {
     if (!cuda_index(s->in[labels].dtype)) return "labels are int32 or int64";
-    if (!cuda_float(s->in[logits].dtype) || !cuda_float(s->out[0].dtype)) return CUDA_NOT_FLOAT;
+    if (!cuda_float(s->in[logits].dtype)) return CUDA_NOT_FLOAT;
+    for (int k = 0; k < s->n_out; k++)
+        if (mpri_tensor_here(&s->out[k]) && !cuda_float(s->out[k].dtype)) return CUDA_NOT_FLOAT;
     if (weights < s->n_in && mpri_tensor_here(&s->in[weights]) && !cuda_float(s->in[weights].dtype))
         return CUDA_NOT_FLOAT;
     return NULL;
@@ -281,6 +319,8 @@ static const char *refuse_floats(const KernelSig *s)
 static const KernelRow rows[] = {
     CUDA_ROW(CrossEntropy, "crossentropy", k_cross_entropy, .refuse = refuse_forward,
              .workspace = row_sums),
+    CUDA_ROW(SoftmaxCrossEntropyLoss, "softmaxcrossentropyloss", k_softmax_cross_entropy,
+             .refuse = refuse_forward, .workspace = row_sums),
     CUDA_ROW(CrossEntropyGrad, "crossentropygrad", k_cross_entropy_grad, .refuse = refuse_grad),
     CUDA_ROW(MseLoss, "mseloss", k_mse, .refuse = refuse_floats, .workspace = mse_bytes),
     CUDA_ROW(MseLossGrad, "mselossgrad", k_mse_gradient, .refuse = refuse_floats),

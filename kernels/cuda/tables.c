@@ -23,6 +23,11 @@
     X(reduce_arg)        \
     X(topk)              \
     X(cumulative)        \
+    X(activation)        \
+    X(math)              \
+    X(reduce_norms)      \
+    X(loss_nll)          \
+    X(select)            \
     X(norm)              \
     X(norm_group)        \
     X(norm_batch)        \

@@ -72,7 +72,8 @@ template <typename U> __global__ void k_side_by_side(Geometry s, Columns to, con
 }
 
 /* dx of n elements from the columns [image, channel, tap, position]. */
-__global__ void k_gather(Geometry s, const float *columns, const void *bias, int tb, void *dx, int to, int64_t n)
+__global__ void k_gather(Geometry s, const float *columns, const void *bias, int tb, void *dx, int to,
+                         int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t at, c;
@@ -123,8 +124,8 @@ __global__ void k_direct(Geometry s, const void *x, int tx, const void *w, int t
     }
 }
 
-__global__ void k_direct_input(Geometry s, const void *dy, int td, const void *w, int tw, const void *bias, int tb,
-                               void *dx, int to, int64_t n)
+__global__ void k_direct_input(Geometry s, const void *dy, int td, const void *w, int tw,
+                               const void *bias, int tb, void *dx, int to, int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t at, c;
@@ -195,7 +196,8 @@ static Geometry shape_of(const KernelSig *s, const Tensor *x, const Tensor *w, c
     bool transposed = s->op == OP_ConvTranspose;
     const ConvParams *p = (const ConvParams *)s->params;
     const ConvTransposeParams *tp = (const ConvTransposeParams *)s->params;
-    Ints strides = transposed ? tp->strides : p->strides, dilations = transposed ? tp->dilations : p->dilations;
+    Ints strides = transposed ? tp->strides : p->strides,
+         dilations = transposed ? tp->dilations : p->dilations;
     int64_t group = transposed ? tp->group : p->group;
     g.n = (int)x->dims[0];
     g.group = group > 0 ? (int)group : 1;
@@ -219,7 +221,8 @@ static Geometry shape_of(const KernelSig *s, const Tensor *x, const Tensor *w, c
 static bool is_plain(const Windows &w)
 {
     bool plain = w.tap_n == 1;
-    for (int k = 0; k < WINDOW_DIMS; k++) plain &= w.d[k].stride == 1 && w.d[k].begin == 0 && w.d[k].in == w.d[k].out;
+    for (int k = 0; k < WINDOW_DIMS; k++)
+        plain &= w.d[k].stride == 1 && w.d[k].begin == 0 && w.d[k].in == w.d[k].out;
     return plain;
 }
 
@@ -255,7 +258,8 @@ static Job job_of(const KernelSig *k)
     weights = (int64_t)s.group * s.co * s.ck;
     j.bias = k->n_in > 2 && mpri_tensor_here(&k->in[2]);
     j.plain = is_plain(s.w);
-    j.direct = (s.group > 1 && s.ci * s.co <= DIRECT_CHANNELS) || !s.n || !weights || !s.w.out_n || !s.w.in_n;
+    j.direct =
+        (s.group > 1 && s.ci * s.co <= DIRECT_CHANNELS) || !s.n || !weights || !s.w.out_n || !s.w.in_n;
     j.columns = MPRI_LT_WORKSPACE;
     if (j.direct) {
         j.columns = 0;
@@ -329,13 +333,17 @@ static mpr_status prepare_conv(const KernelSig *s, Device *d, Arena *arena, void
 #define FOR_EACH(kernel, n, ...) \
     MPRI_LAUNCH(kernel, blocks_for(n, CONV_THREADS), CONV_THREADS, 0, c->queue, __VA_ARGS__, n)
 
-static const void *at_element(const void *p, int64_t i, size_t size) { return (const char *)p + (size_t)i * size; }
+static const void *at_element(const void *p, int64_t i, size_t size)
+{
+    return (const char *)p + (size_t)i * size;
+}
 static void *at_element(void *p, int64_t i, size_t size) { return (char *)p + (size_t)i * size; }
 
 /* rows: channels, or channels and taps. */
 static dim3 grid_of(const Columns &to, int rows)
 {
-    return dim3((unsigned)((to.all + CONV_THREADS - 1) / CONV_THREADS), (unsigned)(rows < 65535 ? rows : 65535));
+    return dim3((unsigned)((to.all + CONV_THREADS - 1) / CONV_THREADS),
+                (unsigned)(rows < 65535 ? rows : 65535));
 }
 
 static void make_columns(const KernelCall *c, const Job &j, Columns to, const void *x, void *columns)
@@ -353,16 +361,16 @@ static void put_side_by_side(const KernelCall *c, const Job &j, Columns to, cons
 {
     dim3 grid = grid_of(to, j.s.group * j.s.co);
     if (mpri_dtype_size(j.type) == 4)
-        MPRI_LAUNCH((k_side_by_side<uint32_t>), grid, CONV_THREADS, 0, c->queue, j.s, to, (const uint32_t *)dy,
-                    (uint32_t *)out);
+        MPRI_LAUNCH((k_side_by_side<uint32_t>), grid, CONV_THREADS, 0, c->queue, j.s, to,
+                    (const uint32_t *)dy, (uint32_t *)out);
     else
-        MPRI_LAUNCH((k_side_by_side<uint16_t>), grid, CONV_THREADS, 0, c->queue, j.s, to, (const uint16_t *)dy,
-                    (uint16_t *)out);
+        MPRI_LAUNCH((k_side_by_side<uint16_t>), grid, CONV_THREADS, 0, c->queue, j.s, to,
+                    (const uint16_t *)dy, (uint16_t *)out);
 }
 
 /* The product of a tile whose operand b and result c step from image to image. */
-static mpr_status multiply(const KernelCall *c, const Job &j, LtHeld *h, int images, const void *w, const void *b,
-                           int64_t b_image, void *to, int64_t to_image, size_t to_size)
+static mpr_status multiply(const KernelCall *c, const Job &j, LtHeld *h, int images, const void *w,
+                           const void *b, int64_t b_image, void *to, int64_t to_image, size_t to_size)
 {
     size_t size = mpri_dtype_size(j.type);
     int calls = j.s.group > 1 ? images : 1;
@@ -390,7 +398,8 @@ static mpr_status forward_tile(const KernelCall *c, const Job &j, int tile, int 
     }
     TRY(multiply(c, j, h, images, c->in[1].data, columns, columns_image, to, y_image, j.wide ? 4 : size));
     if (bias)
-        FOR_EACH(k_add_bias, images * y_image, s, (const float *)to, bias->data, (int)bias->dtype, y, (int)j.type);
+        FOR_EACH(k_add_bias, images * y_image, s, (const float *)to, bias->data, (int)bias->dtype, y,
+                 (int)j.type);
     return MPR_OK;
 }
 
@@ -402,7 +411,8 @@ static mpr_status input_tile(const KernelCall *c, const Job &j, int tile, int im
     int64_t out = s.w.out_n, dx_image = (int64_t)s.group * s.ci * s.w.in_n, dy_image = s.group * s.co * out;
     int64_t first = (int64_t)tile * j.tile;
     const void *dy = at_element((const void *)c->in[0].data, first * dy_image, size);
-    void *dx = at_element(c->out[0].data, first * dx_image, size), *columns = (char *)c->workspace + j.columns;
+    void *dx = at_element(c->out[0].data, first * dx_image, size),
+         *columns = (char *)c->workspace + j.columns;
     TRY(multiply(c, j, h, images, c->in[1].data, dy, dy_image, j.plain ? dx : columns, s.group * s.ck * out,
                  j.plain ? size : 4));
     if (!j.plain)
@@ -439,8 +449,8 @@ static mpr_status run_tiles(const KernelCall *c, const Job &j)
                                  : weight_tile(c, j, t, images, p));
     }
     if (j.way == WAY_WEIGHT && j.tiles > 1)
-        FOR_EACH(k_add_parts, c->out[0].n, (const float *)((char *)c->workspace + j.parts), j.tiles, c->out[0].data,
-                 (int)j.type);
+        FOR_EACH(k_add_parts, c->out[0].n, (const float *)((char *)c->workspace + j.parts), j.tiles,
+                 c->out[0].data, (int)j.type);
     return MPR_OK;
 }
 
@@ -457,8 +467,8 @@ static mpr_status run_direct(const KernelCall *c, const Job &j)
         int64_t part;
         int parts = parts_of(j.s, &part);
         float *work = (float *)c->workspace;
-        MPRI_LAUNCH(k_direct_weight, dim3((unsigned)y->n, (unsigned)parts), CONV_THREADS, 0, c->queue, j.s, a->data,
-                    ta, b->data, tb, work, y->n, part);
+        MPRI_LAUNCH(k_direct_weight, dim3((unsigned)y->n, (unsigned)parts), CONV_THREADS, 0, c->queue,
+                    j.s, a->data, ta, b->data, tb, work, y->n, part);
         FOR_EACH(k_add_parts, y->n, (const float *)work, parts, y->data, ty);
     }
     return MPR_OK;
@@ -480,7 +490,8 @@ static const char *refuse_conv(const KernelSig *s)
 {
     const Tensor *large = s->op == OP_ConvGradWeight ? &s->in[1] : &s->out[0];
     for (int k = 0; k < s->n_in; k++)
-        if (mpri_tensor_here(&s->in[k]) && s->in[k].dtype != s->out[0].dtype) return "tensors of different types";
+        if (mpri_tensor_here(&s->in[k]) && s->in[k].dtype != s->out[0].dtype)
+            return "tensors of different types";
     if (!cuda_float(s->out[0].dtype)) return CUDA_NOT_FLOAT;
     return refuse_windows(&s->in[0], large);
 }

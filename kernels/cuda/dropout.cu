@@ -29,8 +29,8 @@ static __device__ __forceinline__ DropoutDraw draw_of(DropoutDraw d, const Optio
     return d;
 }
 
-__global__ void k_dropout(DropoutDraw rule, Options o, const void *x, int tx, void *y, int ty, uint8_t *mask,
-                          int64_t n)
+__global__ void k_dropout(DropoutDraw rule, Options o, const void *x, int tx, void *y, int ty,
+                          uint8_t *mask, int64_t n)
 {
     DropoutDraw d = draw_of(rule, o);
     float scale = (float)d.scale;
@@ -91,8 +91,9 @@ static mpr_status k_backward(const KernelCall *c)
     DropoutDraw d = mpri_dropout_stream(c);
     Options o = options_of(c, 2, &d);
     if (dx->n)
-        MPRI_LAUNCH(k_dropout_grad, blocks_for(dx->n, DROPOUT_THREADS), DROPOUT_THREADS, 0, c->queue, d, o,
-                    dy->data, (int)dy->dtype, (const uint8_t *)c->in[1].data, dx->data, (int)dx->dtype, dx->n);
+        MPRI_LAUNCH(k_dropout_grad, blocks_for(dx->n, DROPOUT_THREADS), DROPOUT_THREADS, 0, c->queue, d,
+                    o, dy->data, (int)dy->dtype, (const uint8_t *)c->in[1].data, dx->data, (int)dx->dtype,
+                    dx->n);
     return MPR_OK;
 }
 

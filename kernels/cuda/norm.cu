@@ -278,15 +278,16 @@ static void weight_grads(const KernelCall *c, const NormArgs &a, Statistics s, f
     int v = vectors(a, &c->in[1]) ? 4 : 1;
     dim3 grid((unsigned)((a.n + 32 * v - 1) / (32 * v)), (unsigned)n_parts);
     if (v == 4)
-        MPRI_LAUNCH((k_norm_weight_parts<4>), grid, COLUMN_WARPS * 32, 0, c->queue, a, s.mean, s.inv, s.type,
-                    parts, bias, part_rows);
+        MPRI_LAUNCH((k_norm_weight_parts<4>), grid, COLUMN_WARPS * 32, 0, c->queue, a, s.mean, s.inv,
+                    s.type, parts, bias, part_rows);
     else
-        MPRI_LAUNCH((k_norm_weight_parts<1>), grid, COLUMN_WARPS * 32, 0, c->queue, a, s.mean, s.inv, s.type,
-                    parts, bias, part_rows);
+        MPRI_LAUNCH((k_norm_weight_parts<1>), grid, COLUMN_WARPS * 32, 0, c->queue, a, s.mean, s.inv,
+                    s.type, parts, bias, part_rows);
     for (int k = 0; k < 2; k++)
         if (out[k])
             MPRI_LAUNCH(k_norm_weight_join, (unsigned)((a.n + 31) / 32), COLUMN_WARPS * 32, 0, c->queue,
-                        (const float *)(k ? second : parts), n_parts, out[k]->data, (int)out[k]->dtype, a.n);
+                        (const float *)(k ? second : parts), n_parts, out[k]->data, (int)out[k]->dtype,
+                        a.n);
 }
 
 static void input_grad(const KernelCall *c, const NormArgs &a, Statistics s)

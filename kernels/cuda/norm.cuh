@@ -3,7 +3,7 @@
 #ifndef MPRI_CUDA_NORM_CUH
 #define MPRI_CUDA_NORM_CUH
 
-#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/move.cuh"
 
 template <int V>
 static __device__ __forceinline__ void load_vec(const void *p, int type, int64_t i, float *v)
@@ -62,13 +62,6 @@ static inline const char *refuse_not_float(const KernelSig *s)
     for (int k = 0; k < s->n_out; k++)
         if (mpri_tensor_here(&s->out[k]) && !cuda_float(s->out[k].dtype)) return CUDA_NOT_FLOAT;
     return NULL;
-}
-
-static inline int64_t span_of(const Tensor *t, int from, int to)
-{
-    int64_t n = 1;
-    for (int k = from; k < to; k++) n *= t->dims[k];
-    return n;
 }
 
 #endif

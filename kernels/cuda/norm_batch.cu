@@ -240,8 +240,8 @@ static mpr_status k_batch_norm(const KernelCall *c)
     }
     if (!s.channels) return MPR_OK;
     if (r.training && s.n)
-        MPRI_LAUNCH(k_batch_parts, dim3((unsigned)s.channels, (unsigned)s.parts), BATCH_THREADS, 0, c->queue,
-                    s, x->data, (int)x->dtype, means, squares);
+        MPRI_LAUNCH(k_batch_parts, dim3((unsigned)s.channels, (unsigned)s.parts), BATCH_THREADS, 0,
+                    c->queue, s, x->data, (int)x->dtype, means, squares);
     if (!s.n) s.parts = 0; /* 0 / 0 */
     MPRI_LAUNCH(k_batch_join, warps_for(s.channels), BATCH_THREADS, 0, c->queue, s, (const float *)means,
                 (const float *)squares, r, mean, var);
@@ -295,8 +295,8 @@ static mpr_status k_batch_norm_update(const KernelCall *c)
     for (int k = 0; k < 2; k++) {
         const Tensor *r = &c->in[k], *batch = &c->in[2 + k];
         if (r->n && p->count > 0)
-            MPRI_LAUNCH(k_batch_update, blocks_for(r->n, BATCH_THREADS), BATCH_THREADS, 0, c->queue, r->data,
-                        (int)r->dtype, batch->data, (int)batch->dtype, r->n, (double)p->momentum,
+            MPRI_LAUNCH(k_batch_update, blocks_for(r->n, BATCH_THREADS), BATCH_THREADS, 0, c->queue,
+                        r->data, (int)r->dtype, batch->data, (int)batch->dtype, r->n, (double)p->momentum,
                         k ? unbiased : 1.0);
     }
     return MPR_OK;

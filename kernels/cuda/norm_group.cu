@@ -228,8 +228,8 @@ static mpr_status k_group_norm_grad(const KernelCall *c)
     for (int k = 0; k < 2; k++) {
         Tensor *out = output_of(c, 1 + k);
         if (out && weights)
-            MPRI_LAUNCH(k_group_weights, blocks_for(weights, GROUP_THREADS / 32), GROUP_THREADS, 0, c->queue,
-                        (const float *)sums[k], a.samples, weights, out->data, (int)out->dtype);
+            MPRI_LAUNCH(k_group_weights, blocks_for(weights, GROUP_THREADS / 32), GROUP_THREADS, 0,
+                        c->queue, (const float *)sums[k], a.samples, weights, out->data, (int)out->dtype);
     }
     if (!dx || !dx->n) return MPR_OK;
     MPRI_LAUNCH(k_group_averages, blocks_for(groups, GROUP_THREADS / 32), GROUP_THREADS, 0, c->queue, a,

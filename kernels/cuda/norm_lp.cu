@@ -4,24 +4,16 @@
  * neighbours. The length is scaled by the largest element, so that no square overflows.
  * Mean and variance: a block per group of any axes, positions by division.
  * LRN over channels: s_c = bias + alpha / size * sum of x^2 over the window of c, which begins
- * (size - 1) / 2 channels before it; y = x s^-beta. A thread per element, the window comes from the cache.
- * Channel c lies in the window of i exactly when i is in [c - size / 2, c + (size - 1) / 2], so
+ * (size - 1) / 2 channels before it; y = x s^-beta. A thread per element, the window comes from the
+ * cache. Channel c lies in the window of i exactly when i is in [c - size / 2, c + (size - 1) / 2], so
  *   dx_c = dy_c s_c^-beta - 2 alpha beta / size x_c sum of dy_i x_i s_i^(-beta - 1)
  * gathers too; s of all elements lies in the workspace. Traffic: the inputs once, s twice. */
+#include "kernels/cuda/lines.cuh"
 #include "kernels/cuda/norm.cuh"
 
 #include <math.h>
 
 enum { LINE_THREADS = 256 };
-
-typedef struct Lines { /* element j of line i lies at base(i) + j * inner */
-    int64_t count, n, inner;
-} Lines;
-
-static __device__ __forceinline__ int64_t line_base(const Lines &l, int64_t i)
-{
-    return i / l.inner * l.n * l.inner + i % l.inner;
-}
 
 /* ---- Lp ---- */
 
@@ -57,20 +49,13 @@ __global__ void k_lp_columns(Lines l, int l1, const void *x, int tx, void *y, in
     for (int64_t line = grid_begin(); line < l.count; line += grid_step()) {
         int64_t base = line_base(l, line), end = base + l.n * l.inner;
         float top = 0, sum = 0;
-        for (int64_t at = base; at < end; at += l.inner) top = max_nan(top, fabsf(load_float(x, tx, at)));
+        for (int64_t at = base; at < end; at += l.inner)
+            top = max_nan(top, fabsf(load_float(x, tx, at)));
         for (int64_t at = base; at < end; at += l.inner) sum += term(load_float(x, tx, at), top, l1);
         float length = length_of(sum, top, l1);
         for (int64_t at = base; at < end; at += l.inner)
             store_float(y, ty, at, length == 0 ? 0.0f : load_float(x, tx, at) / length);
     }
-}
-
-static Lines lines_of(const Tensor *x, int64_t axis)
-{
-    if (x->rank == 0) return Lines{1, 1, 1};
-    int a = (int)(axis < 0 ? axis + x->rank : axis);
-    int64_t inner = span_of(x, a + 1, x->rank);
-    return Lines{span_of(x, 0, a) * inner, x->dims[a], inner};
 }
 
 static mpr_status k_lp(const KernelCall *c)
@@ -81,8 +66,8 @@ static mpr_status k_lp(const KernelCall *c)
     int l1 = p->p == 1, tx = (int)x->dtype, ty = (int)y->dtype;
     if (!y->n) return MPR_OK;
     if (l.inner == 1)
-        MPRI_LAUNCH(k_lp_rows, blocks_for(l.count, 1), l.n <= 128 ? 32 : LINE_THREADS, 0, c->queue, l, l1,
-                    x->data, tx, y->data, ty);
+        MPRI_LAUNCH(k_lp_rows, blocks_for(l.count, 1), l.n <= 128 ? 32 : LINE_THREADS, 0, c->queue, l,
+                    l1, x->data, tx, y->data, ty);
     else
         MPRI_LAUNCH(k_lp_columns, blocks_for(l.count, LINE_THREADS), LINE_THREADS, 0, c->queue, l, l1,
                     x->data, tx, y->data, ty);
@@ -186,8 +171,8 @@ __global__ void k_lrn_scale(Lrn p, const void *x, int tx, float *s, int64_t n)
     for (int64_t i = grid_begin(); i < n; i += grid_step()) s[i] = scale_at(p, x, tx, i);
 }
 
-__global__ void k_lrn_grad(Lrn p, const void *dy, int td, const void *x, int tx, const float *s, void *dx,
-                           int to, int64_t n)
+__global__ void k_lrn_grad(Lrn p, const void *dy, int td, const void *x, int tx, const float *s,
+                           void *dx, int to, int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         int c = (int)((uint32_t)i / p.inner % p.channels), first, end;
@@ -213,8 +198,8 @@ static mpr_status k_lrn_call(const KernelCall *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
     if (y->n)
-        MPRI_LAUNCH(k_lrn, blocks_for(y->n, LINE_THREADS), LINE_THREADS, 0, c->queue, lrn_of(c->params, x),
-                    x->data, (int)x->dtype, y->data, (int)y->dtype, y->n);
+        MPRI_LAUNCH(k_lrn, blocks_for(y->n, LINE_THREADS), LINE_THREADS, 0, c->queue,
+                    lrn_of(c->params, x), x->data, (int)x->dtype, y->data, (int)y->dtype, y->n);
     return MPR_OK;
 }
 
@@ -245,7 +230,8 @@ static const char *refuse_small(const KernelSig *s)
 
 static const KernelRow rows[] = {
     CUDA_ROW(LpNormalization, "lpnormalization", k_lp, .refuse = refuse_not_float),
-    CUDA_ROW(MeanVarianceNormalization, "meanvariancenormalization", k_mean_var, .refuse = refuse_small),
+    CUDA_ROW(MeanVarianceNormalization, "meanvariancenormalization", k_mean_var,
+             .refuse = refuse_small),
     CUDA_ROW(LRN, "lrn", k_lrn_call, .refuse = refuse_small),
     CUDA_ROW(LrnGrad, "lrngrad", k_lrn_grad_call, .refuse = refuse_small, .workspace = scale_bytes),
 };

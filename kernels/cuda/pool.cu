@@ -41,7 +41,8 @@ struct Largest {
     }
 };
 
-static __device__ __forceinline__ Largest largest(const Windows &w, const void *x, int tx, int64_t plane, int o)
+static __device__ __forceinline__ Largest largest(const Windows &w, const void *x, int tx, int64_t plane,
+                                                  int o)
 {
     Largest best;
     each_input(w, o, [&](int, int at) { best.see(load_number(x, tx, plane * w.in_n + at), at); });
@@ -49,7 +50,8 @@ static __device__ __forceinline__ Largest largest(const Windows &w, const void *
 }
 
 /* Flat position in x, counted row by row or with the first spatial dim running fastest. */
-static __device__ __forceinline__ int64_t index_of(const Windows &w, int64_t plane, int at, int column_major)
+static __device__ __forceinline__ int64_t index_of(const Windows &w, int64_t plane, int at,
+                                                   int column_major)
 {
     if (at < 0) return -1;
     if (!column_major) return plane * w.in_n + at;
@@ -78,8 +80,8 @@ __global__ void k_winners(Windows w, Divider by_out, const void *x, int tx, int 
     }
 }
 
-__global__ void k_max_pool_grad(Windows w, Divider by_in, const void *dy, int td, const int *winner, void *dx,
-                                int to, int64_t n)
+__global__ void k_max_pool_grad(Windows w, Divider by_in, const void *dy, int td, const int *winner,
+                                void *dx, int to, int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t at;
@@ -126,8 +128,8 @@ __global__ void k_average_pool(Windows w, Divider by_out, int pads, const void *
     }
 }
 
-__global__ void k_average_pool_grad(Windows w, Divider by_in, int pads, const void *dy, int td, void *dx, int to,
-                                    int64_t n)
+__global__ void k_average_pool_grad(Windows w, Divider by_in, int pads, const void *dy, int td, void *dx,
+                                    int to, int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t at;
@@ -155,7 +157,8 @@ static __device__ __forceinline__ float length_of(float top, float sum, int p)
     return top > 0 && !isinf(top) ? top * root(sum, p) : top;
 }
 
-__global__ void k_lp_pool(Windows w, Divider by_out, int p, const void *x, int tx, void *y, int ty, int64_t n)
+__global__ void k_lp_pool(Windows w, Divider by_out, int p, const void *x, int tx, void *y, int ty,
+                          int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t o;
@@ -169,8 +172,8 @@ __global__ void k_lp_pool(Windows w, Divider by_out, int p, const void *x, int t
 }
 
 /* dx = sum of dy sign(x) (|x| / y)^(p - 1) */
-__global__ void k_lp_pool_grad(Windows w, Divider by_in, int p, const void *dy, int td, const void *x, int tx,
-                               const void *y, int ty, void *dx, int to, int64_t n)
+__global__ void k_lp_pool_grad(Windows w, Divider by_in, int p, const void *dy, int td, const void *x,
+                               int tx, const void *y, int ty, void *dx, int to, int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t at;
@@ -189,7 +192,8 @@ __global__ void k_lp_pool_grad(Windows w, Divider by_in, int p, const void *dy, 
 
 enum Global { GLOBAL_MAX, GLOBAL_AVERAGE, GLOBAL_LP };
 
-__global__ void k_global_pool(int kind, int p, const void *x, int tx, void *y, int ty, int64_t planes, int64_t n)
+__global__ void k_global_pool(int kind, int p, const void *x, int tx, void *y, int ty, int64_t planes,
+                              int64_t n)
 {
     MPRI_SHARED(float, part, 33);
     for (int64_t plane = blockIdx.x; plane < planes; plane += gridDim.x) {
@@ -259,8 +263,8 @@ static mpr_status k_max(const KernelCall *c)
     const Tensor *x = &c->in[0], *y = &c->out[0], *indices = output_of(c, 1);
     Windows w = pool_of(&p->window, x, y);
     if (y->n)
-        POOL_LAUNCH(k_max_pool, y->n, w, divider_of(w.out_n), (int)(p->storage_order == 1), x->data, y->data,
-                    (int)y->dtype, (int64_t *)(indices ? indices->data : NULL));
+        POOL_LAUNCH(k_max_pool, y->n, w, divider_of(w.out_n), (int)(p->storage_order == 1), x->data,
+                    y->data, (int)y->dtype, (int64_t *)(indices ? indices->data : NULL));
     return MPR_OK;
 }
 
@@ -272,8 +276,8 @@ static mpr_status k_max_grad(const KernelCall *c)
     int *winner = (int *)c->workspace;
     if (!dx->n) return MPR_OK;
     if (dy->n) POOL_LAUNCH(k_winners, dy->n, w, divider_of(w.out_n), x->data, (int)x->dtype, winner);
-    POOL_LAUNCH(k_max_pool_grad, dx->n, w, divider_of(w.in_n), dy->data, (int)dy->dtype, (const int *)winner,
-                dx->data, (int)dx->dtype);
+    POOL_LAUNCH(k_max_pool_grad, dx->n, w, divider_of(w.in_n), dy->data, (int)dy->dtype,
+                (const int *)winner, dx->data, (int)dx->dtype);
     return MPR_OK;
 }
 
@@ -317,8 +321,8 @@ static mpr_status k_lp_grad(const KernelCall *c)
     const Tensor *dy = &c->in[0], *x = &c->in[1], *y = &c->in[2], *dx = &c->out[0];
     Windows w = pool_of(&p->window, x, dy);
     if (dx->n)
-        POOL_LAUNCH(k_lp_pool_grad, dx->n, w, divider_of(w.in_n), (int)p->p, dy->data, (int)dy->dtype, x->data,
-                    (int)x->dtype, y->data, (int)y->dtype, dx->data, (int)dx->dtype);
+        POOL_LAUNCH(k_lp_pool_grad, dx->n, w, divider_of(w.in_n), (int)p->p, dy->data, (int)dy->dtype,
+                    x->data, (int)x->dtype, y->data, (int)y->dtype, dx->data, (int)dx->dtype);
     return MPR_OK;
 }
 
@@ -346,9 +350,10 @@ static mpr_status k_unpool_call(const KernelCall *c)
     if (y->n)
         cudaMemsetAsync(owner, 0xff, (size_t)y->n * sizeof *owner, (cudaStream_t)c->queue);
     if (x->n)
-        MPRI_LAUNCH(k_unpool_owner, blocks_for(x->n, POOL_THREADS), POOL_THREADS, 0, c->queue, indices->data,
-                    (int)indices->dtype, x->n, owner, y->n, c->step_id, c->device_fault);
-    if (y->n) POOL_LAUNCH(k_unpool, y->n, x->data, (int)x->dtype, (const int *)owner, y->data, (int)y->dtype);
+        MPRI_LAUNCH(k_unpool_owner, blocks_for(x->n, POOL_THREADS), POOL_THREADS, 0, c->queue,
+                    indices->data, (int)indices->dtype, x->n, owner, y->n, c->step_id, c->device_fault);
+    if (y->n)
+        POOL_LAUNCH(k_unpool, y->n, x->data, (int)x->dtype, (const int *)owner, y->data, (int)y->dtype);
     return MPR_OK;
 }
 
@@ -358,8 +363,8 @@ static mpr_status k_unpool_grad_call(const KernelCall *c)
     const Tensor *dy = &c->in[0], *indices = &c->in[1], *dx = &c->out[0];
     if (dx->n)
         MPRI_LAUNCH(k_unpool_grad, blocks_for(dx->n, POOL_THREADS), POOL_THREADS, 0, c->queue, dy->data,
-                    (int)dy->dtype, dy->n, indices->data, (int)indices->dtype, dx->data, (int)dx->dtype, dx->n,
-                    c->step_id, c->device_fault);
+                    (int)dy->dtype, dy->n, indices->data, (int)indices->dtype, dx->data, (int)dx->dtype,
+                    dx->n, c->step_id, c->device_fault);
     return MPR_OK;
 }
 

@@ -37,8 +37,10 @@ static cublasStatus_t describe(const LtProduct *p, LtHeld *h)
     LT(lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     if (p->bias)
         LT(lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    LT(set_layout(lt, &h->a, p->type, p->trans_b ? p->k : p->n, p->trans_b ? p->n : p->k, p->batch, p->b_step));
-    LT(set_layout(lt, &h->b, p->type, p->trans_a ? p->m : p->k, p->trans_a ? p->k : p->m, p->batch, p->a_step));
+    LT(set_layout(lt, &h->a, p->type, p->trans_b ? p->k : p->n, p->trans_b ? p->n : p->k, p->batch,
+                  p->b_step));
+    LT(set_layout(lt, &h->b, p->type, p->trans_a ? p->m : p->k, p->trans_a ? p->k : p->m, p->batch,
+                  p->a_step));
     return set_layout(lt, &h->c, p->out, p->n, p->m, p->batch, p->c_step);
 }
 
@@ -60,7 +62,8 @@ static cublasStatus_t choose(const LtProduct *p, LtHeld *h)
     PREFER(MIN_ALIGNMENT_C_BYTES, p->c_align);
     PREFER(MIN_ALIGNMENT_D_BYTES, p->c_align);
 #undef PREFER
-    LT(lt->MatmulAlgoGetHeuristic(h->handle, &h->desc, &h->a, &h->b, &h->c, &h->c, &pref, 1, &best, &found));
+    LT(lt->MatmulAlgoGetHeuristic(h->handle, &h->desc, &h->a, &h->b, &h->c, &h->c, &pref, 1, &best,
+                                  &found));
     if (!found) return CUBLAS_STATUS_NOT_SUPPORTED;
     h->algo = best.algo;
     return CUBLAS_STATUS_SUCCESS;
@@ -78,15 +81,16 @@ mpr_status mpri_cuda_product_prepare(const LtProduct *p, const CudaDevice *d, Lt
                         (long long)p->m, (long long)p->n, (long long)p->k, (int)st);
 }
 
-mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const void *b, const void *bias, void *c,
-                                 void *workspace, void *queue)
+mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const void *b, const void *bias,
+                                 void *c, void *workspace, void *queue)
 {
     float zero = 0;
     if (bias && h->lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                               sizeof bias) != CUBLAS_STATUS_SUCCESS)
         return MPR_E_DEVICE;
-    return h->lt->Matmul(h->handle, &h->desc, &alpha, b, &h->a, a, &h->b, &zero, c, &h->c, c, &h->c, &h->algo,
-                         workspace, MPRI_LT_WORKSPACE, (cudaStream_t)queue) == CUBLAS_STATUS_SUCCESS
+    return h->lt->Matmul(h->handle, &h->desc, &alpha, b, &h->a, a, &h->b, &zero, c, &h->c, c, &h->c,
+                         &h->algo, workspace, MPRI_LT_WORKSPACE,
+                         (cudaStream_t)queue) == CUBLAS_STATUS_SUCCESS
                ? MPR_OK
                : MPR_E_DEVICE;
 }

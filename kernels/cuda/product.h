@@ -38,8 +38,8 @@ typedef struct LtHeld {
  * product. */
 mpr_status mpri_cuda_product_prepare(const LtProduct *p, const CudaDevice *d, LtHeld *h, Err *err);
 /* bias: NULL unless p->bias was set. */
-mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const void *b, const void *bias, void *c,
-                                 void *workspace, void *queue);
+mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const void *b, const void *bias,
+                                 void *c, void *workspace, void *queue);
 
 /* Largest power of two up to 64 that divides a step of so many elements. */
 uint32_t mpri_cuda_step_align(int64_t elements, DType t);

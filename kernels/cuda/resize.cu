@@ -18,7 +18,13 @@ extern "C" {
 enum { RESIZE_THREADS = 256, RESIZED = 3 };
 
 enum Way { /* how outputs map to inputs */
-    HALF_PIXEL, PYTORCH_HALF_PIXEL, ALIGN_CORNERS, ASYMMETRIC, TF_HALF_PIXEL_FOR_NN, HALF_PIXEL_SYMMETRIC, CROP
+    HALF_PIXEL,
+    PYTORCH_HALF_PIXEL,
+    ALIGN_CORNERS,
+    ASYMMETRIC,
+    TF_HALF_PIXEL_FOR_NN,
+    HALF_PIXEL_SYMMETRIC,
+    CROP
 };
 enum Nearest { ROUND_PREFER_FLOOR, ROUND_PREFER_CEIL, FLOOR, CEIL };
 
@@ -182,8 +188,8 @@ __global__ void k_resize(Resize s, const void *x, int tx, void *y, int ty, int64
 /* ---- backward ---- */
 
 /* [outer, out, inner] -> [outer, in, inner]; an axis without a table is copied. */
-__global__ void k_resize_back(Axis a, Divider by_inner, Divider by_in, const void *dy, int td, void *dx, int to,
-                              int64_t n)
+__global__ void k_resize_back(Axis a, Divider by_inner, Divider by_in, const void *dy, int td, void *dx,
+                              int to, int64_t n)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         uint32_t inner, p;
@@ -403,8 +409,9 @@ static mpr_status k_backward(const KernelCall *c)
         int to_type = last ? (int)dx->dtype : MPR_FLOAT32;
         void *to = last ? dx->data : buffers + (k & 1) * buffer_bytes(plan, dy);
         for (int d = plan.n ? plan.dim[k] + 1 : dy->rank; d < dy->rank; d++) inner *= dy->dims[d];
-        MPRI_LAUNCH(k_resize_back, blocks_for(n, RESIZE_THREADS), RESIZE_THREADS, 0, c->queue, plan.axis[k],
-                    divider_of(inner), divider_of(plan.n ? plan.axis[k].in : 1), from, type, to, to_type, n);
+        MPRI_LAUNCH(k_resize_back, blocks_for(n, RESIZE_THREADS), RESIZE_THREADS, 0, c->queue,
+                    plan.axis[k], divider_of(inner), divider_of(plan.n ? plan.axis[k].in : 1), from, type,
+                    to, to_type, n);
         from = to, type = to_type;
     }
     return MPR_OK;

@@ -21,7 +21,8 @@ static inline Divider divider_of(int64_t d)
 {
     Divider v = {(uint32_t)d, 0, 0};
     while (((uint64_t)1 << v.shift) < (uint64_t)d) v.shift++;
-    v.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << v.shift) - (uint64_t)d)) / (uint64_t)d + 1);
+    v.factor =
+        (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << v.shift) - (uint64_t)d)) / (uint64_t)d + 1);
     return v;
 }
 /* Returns the quotient, *rest takes the remainder. */

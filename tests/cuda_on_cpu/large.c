@@ -56,6 +56,16 @@ static const Row rows[] = {
                   "output v = v\noutput i = i\n", 0},
     {"running sums", "input x: f32[3,1000,2]\nconst a: i64[] = [1]\ny = CumSum(x, a) {exclusive=1, reverse=1}\n"
                      "output y = y\n", 1e-6},
+    {"what is picked", "input x: f16[70,9]\nconst c: bool[630] = splat(1)\ny = Compress(x, c)\noutput y = y\n", 0},
+    {"norms", "input x: f16[9,300,5]\nconst a: i64[2] = [0,1]\nconst b: i64[1] = [-1]\n"
+              "l = ReduceL2(x, a)\ne = ReduceLogSumExp(x, a)\no = ReduceL1(x, b)\noutput l = l\noutput e = e\n"
+              "output o = o\n", 0x1p-9},
+    {"whole numbers", "input n90: i32[4,700]\nconst a: i64[1] = [1]\ns = ReduceSum(n90, a)\nm = ReduceMax(n90)\n"
+                      "q = Mod(n90, m)\nb = Less(q, s)\nf = Cast(b) {to=f16}\noutput s = s\noutput m = m\n"
+                      "output f = f\n", 0},
+    {"rows' losses", "input x: f32[700,11]\ninput i11: i64[700]\nl, p = SoftmaxCrossEntropyLoss(x, i11)\n"
+                     "n = NegativeLogLikelihoodLoss(p, i11) {reduction=\"sum\"}\noutput l = l\noutput p = p\n"
+                     "output n = n\n", 1e-6},
     {"layer norm, a warp per row", "input x: f16[70,200]\ninput g: f16[70,200]\ninput s: f32[200]\ninput b: f32[200]\n"
         "y, m, i = LayerNormalization(x, s, b)\ndx, ds, db = LayerNormGrad(g, x, s, m, i)\n"
         "output y = y\noutput dx = dx\noutput ds = ds\noutput db = db\n", 1e-3},

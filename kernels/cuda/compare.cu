@@ -74,8 +74,11 @@ typedef struct Choice {
 template <typename T> __global__ void k_choose(Choice c, Walk w)
 {
     for (int64_t i = grid_begin(); i < c.n; i += grid_step()) {
-        int k = c.condition[c.walk ? walk_at(w, 0, (uint32_t)i) : i] ? 0 : 1;
-        ((T *)c.out)[i] = ((const T *)c.in[k])[c.walk ? walk_at(w, 1 + k, (uint32_t)i) : i];
+        bool first = c.condition[c.walk ? walk_at(w, 0, (uint32_t)i) : i];
+        T v; /* fixed places in the parameters only: no copy of them in local memory */
+        if (first) v = ((const T *)c.in[0])[c.walk ? walk_at(w, 1, (uint32_t)i) : i];
+        else v = ((const T *)c.in[1])[c.walk ? walk_at(w, 2, (uint32_t)i) : i];
+        ((T *)c.out)[i] = v;
     }
 }
 
@@ -83,9 +86,11 @@ template <typename T> __global__ void k_choose(Choice c, Walk w)
 __global__ void k_choose_mixed(Choice c, Walk w)
 {
     for (int64_t i = grid_begin(); i < c.n; i += grid_step()) {
-        int k = c.condition[c.walk ? walk_at(w, 0, (uint32_t)i) : i] ? 0 : 1;
-        store_f64(c.out, c.out_type, i,
-                  load_f64(c.in[k], c.type[k], c.walk ? walk_at(w, 1 + k, (uint32_t)i) : i));
+        bool first = c.condition[c.walk ? walk_at(w, 0, (uint32_t)i) : i];
+        double v;
+        if (first) v = load_f64(c.in[0], c.type[0], c.walk ? walk_at(w, 1, (uint32_t)i) : i);
+        else v = load_f64(c.in[1], c.type[1], c.walk ? walk_at(w, 2, (uint32_t)i) : i);
+        store_f64(c.out, c.out_type, i, v);
     }
 }
 

@@ -50,12 +50,13 @@ __global__ void __launch_bounds__(TILE_THREADS) k_attention_tiles(Attention a, f
     int i0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * FORWARD_ROWS, low, high;
     int k4 = ((int)a.f.size + 3) / 4, v4 = ((int)a.f.v_size + 3) / 4;
     Rows keys = keys_of(a, false, b, kv), values = keys_of(a, true, b, kv);
+    Head place = head_of(a, b, h);
     Seen seen[R];
     F4 o[R][D4 / 8];
     float top[R], sum[R];
     seen_by_all(a, i0, i0 + FORWARD_ROWS, length, &low, &high);
     for (int r = 0; r < R; r++) {
-        seen[r] = seen_by(a, b, h, i0 + tile_y() * R + r, length);
+        seen[r] = seen_by(a, i0 + tile_y() * R + r, length);
         top[r] = -INFINITY;
         sum[r] = 0;
     }
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(TILE_THREADS) k_attention_tiles(Attention a, f
         for (int r = 0; r < R; r++) {
             MPRI_UNROLL
             for (int c = 0; c < 4; c++)
-                s[r][c] = score_of(a, seen[r], j0 + tile_x() * 4 + c, s[r][c] * a.scale, &slope);
+                s[r][c] = score_of(a, place, seen[r], j0 + tile_x() * 4 + c, s[r][c] * a.scale, &slope);
             online_row(s[r], &top[r], &sum[r], &back);
             MPRI_UNROLL
             for (int c = 0; c < D4 / 8; c++) {
@@ -111,7 +112,7 @@ __global__ void k_attention_scores(Attention a, const float *lse, void *out, int
         int j = (int)(at % a.f.keys);
         Rows query = rows_of(a.q, b, h, a.f.size);
         Rows keys = keys_of(a, false, b, h / (a.f.heads / a.f.kv_heads));
-        Seen seen = seen_by(a, b, h, i, keys_that_count(a, b));
+        Seen seen = seen_by(a, i, keys_that_count(a, b));
         float dot = 0, slope;
         for (int c = 0; c * 4 < a.f.size; c++) {
             F4 x = load_pack(query, (int)i, c), y = load_pack(keys, j, c);
@@ -120,7 +121,7 @@ __global__ void k_attention_scores(Attention a, const float *lse, void *out, int
         dot *= a.scale;
         float v = a.mode == 0   ? dot
                   : a.mode == 1 ? capped(a, dot, &slope)
-                                : score_of(a, seen, j, dot, &slope);
+                                : score_of(a, head_of(a, b, h), seen, j, dot, &slope);
         store_float(out, type, at, a.mode == 3 ? share_of(v, lse[row]) : v);
     }
 }

@@ -238,9 +238,12 @@ static __device__ __forceinline__ void store_row(const Operand &out, int64_t at,
 
 /* ---- scores ---- */
 
-typedef struct Seen { /* keys that a query may see, and where its row of the mask begins */
-    int low, high;
-    int64_t mask;
+typedef struct Head { /* where the rows of a query head begin in the mask and among all rows */
+    int64_t mask, row;
+} Head;
+
+typedef struct Seen { /* query i and the keys that it may see */
+    int i, low, high;
 } Seen;
 
 static __device__ __forceinline__ int64_t keys_that_count(const Attention &a, int64_t b)
@@ -248,15 +251,17 @@ static __device__ __forceinline__ int64_t keys_that_count(const Attention &a, in
     return a.lengths ? load_int(a.lengths, a.lengths_type, b) : a.f.keys;
 }
 
+static __device__ __forceinline__ Head head_of(const Attention &a, int64_t b, int64_t h)
+{
+    return Head{b * a.f.mask.batch + h * a.f.mask.head, (b * a.f.heads + h) * a.f.queries};
+}
+
 /* A query behind the last sees nothing. */
-static __device__ __forceinline__ Seen seen_by(const Attention &a, int64_t b, int64_t h, int64_t i,
-                                               int64_t length)
+static __device__ __forceinline__ Seen seen_by(const Attention &a, int64_t i, int64_t length)
 {
     int64_t low = 0, high = 0;
     if (i < a.f.queries) mpri_attention_span(&a.f, length, i, &low, &high);
-    Seen s = {(int)low, (int)high,
-              b * a.f.mask.batch + h * a.f.mask.head + i * a.f.mask.row};
-    return s;
+    return Seen{(int)i, (int)low, (int)high};
 }
 
 /* Keys [*low, *high) that some of the queries [i0, i1) may see: both ends grow with the query. */
@@ -280,14 +285,15 @@ static __device__ __forceinline__ float capped(const Attention &a, float raw, fl
 }
 
 /* Score of the product `raw` with key j; -inf by choice where it is not seen. */
-static __device__ __forceinline__ float score_of(const Attention &a, const Seen &s, int j, float raw,
-                                                 float *slope)
+static __device__ __forceinline__ float score_of(const Attention &a, const Head &h, const Seen &s, int j,
+                                                 float raw, float *slope)
 {
     float v = capped(a, raw, slope);
     if (j < s.low || j >= s.high) return -INFINITY;
     if (!a.mask) return v;
-    if (a.mask_type == MPR_BOOL) return ((const uint8_t *)a.mask)[s.mask + j] ? v : -INFINITY;
-    float bias = load_float(a.mask, a.mask_type, s.mask + j);
+    int64_t at = h.mask + s.i * a.f.mask.row + j;
+    if (a.mask_type == MPR_BOOL) return ((const uint8_t *)a.mask)[at] ? v : -INFINITY;
+    float bias = load_float(a.mask, a.mask_type, at);
     return bias == -INFINITY ? bias : v + bias;
 }
 

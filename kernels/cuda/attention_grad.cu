@@ -19,9 +19,6 @@
 constexpr int WARPS = 4;
 constexpr int LEAST_SHARED = 64 << 10; /* that every GPU has for a block: compute capability 7.5 */
 
-/* Of a multiprocessor: the compiler would take more registers than that leaves. */
-static __host__ __device__ constexpr int blocks_at_once(int d) { return d > 64 ? 2 : 3; }
-
 template <int D, int R> struct GradShared { /* in packs of four floats */
     static constexpr int ROWS = 16 * R * D / 4, COLUMNS = TILE_COLUMNS * D / 4,
                          WEIGHTS = 16 * R * TILE_LANES,
@@ -35,16 +32,15 @@ template <int D, int R> struct GradShared { /* in packs of four floats */
 typedef struct Query { /* what a query brings to each of its pairs */
     Seen seen;
     float lse, delta;
-    int64_t row; /* of the matrix of scores */
 } Query;
 
-static __device__ __forceinline__ Query query_of(const Attention &a, int64_t b, int64_t h, int64_t i,
+static __device__ __forceinline__ Query query_of(const Attention &a, const Head &h, int64_t i,
                                                  int64_t length)
 {
-    int64_t row = (b * a.f.heads + h) * a.f.queries + i;
-    bool there = i < a.f.queries;
-    Query q = {seen_by(a, b, h, i, length), there ? load_float(a.lse, a.lse_type, row) : INFINITY,
-               there ? a.delta[row] : 0.0f, there ? row : -1};
+    Query q = {seen_by(a, i, length), INFINITY, 0};
+    if (i >= a.f.queries) return q;
+    q.lse = load_float(a.lse, a.lse_type, h.row + i);
+    q.delta = a.delta[h.row + i];
     return q;
 }
 
@@ -56,12 +52,12 @@ static __device__ __forceinline__ float direct_of(const Attention &a, int64_t ro
 
 /* s: the product of q and k, becomes the probability; d: dp, becomes the gradient of that product.
  * Returns the gradient of the mask. */
-static __device__ __forceinline__ float pair_grad(const Attention &a, const Query &q, int j, float *s,
-                                                  float *d)
+static __device__ __forceinline__ float pair_grad(const Attention &a, const Head &h, const Query &q,
+                                                  int j, float *s, float *d)
 {
-    bool there = q.row >= 0 && j < a.f.keys;
-    float slope = 1, ds = 0, direct = there ? direct_of(a, q.row, j) : 0.0f;
-    float score = there ? score_of(a, q.seen, j, *s * a.scale, &slope) : -INFINITY;
+    bool there = q.seen.i < a.f.queries && j < a.f.keys;
+    float slope = 1, ds = 0, direct = there ? direct_of(a, h.row + q.seen.i, j) : 0.0f;
+    float score = there ? score_of(a, h, q.seen, j, *s * a.scale, &slope) : -INFINITY;
     float p = share_of(score, q.lse), dp = a.mode == 3 ? *d + direct : *d;
     if (p != 0) ds = p * (dp - q.delta);
     if (a.mode == 2 && score != -INFINITY) ds += direct;
@@ -92,7 +88,7 @@ __global__ void k_attention_delta(Attention a, int64_t n)
         if (a.dscores && a.mode == 3) { /* the probabilities were an output */
             Rows query = rows_of(a.q, b, h, a.f.size);
             Rows keys = keys_of(a, false, b, h / (a.f.heads / a.f.kv_heads));
-            Seen seen = seen_by(a, b, h, i, keys_that_count(a, b));
+            Seen seen = seen_by(a, i, keys_that_count(a, b));
             float lse = load_float(a.lse, a.lse_type, row);
             for (int j = lane; j < a.f.keys; j += 32) {
                 float dot = 0;
@@ -100,7 +96,7 @@ __global__ void k_attention_delta(Attention a, int64_t n)
                     F4 u = load_pack(query, (int)i, c), k = load_pack(keys, j, c);
                     for (int e = 0; e < 4; e++) dot += u.v[e] * k.v[e];
                 }
-                float p = share_of(score_of(a, seen, j, dot * a.scale, &slope), lse);
+                float p = share_of(score_of(a, head_of(a, b, h), seen, j, dot * a.scale, &slope), lse);
                 if (p != 0) sum += p * direct_of(a, row, j);
             }
         }
@@ -112,7 +108,7 @@ __global__ void k_attention_delta(Attention a, int64_t n)
 /* ---- dq ---- */
 
 template <int D, int R>
-__global__ void __launch_bounds__(TILE_THREADS, blocks_at_once(D)) k_attention_dq(Attention a, int blocks)
+__global__ void __launch_bounds__(TILE_THREADS, 2) k_attention_dq(Attention a, int blocks)
 {
     typedef GradShared<D, R> Shared;
     constexpr int D4 = D / 4, N = 16 * R;
@@ -124,12 +120,13 @@ __global__ void __launch_bounds__(TILE_THREADS, blocks_at_once(D)) k_attention_d
     int i0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * N, low, high;
     int k4 = ((int)a.f.size + 3) / 4, v4 = ((int)a.f.v_size + 3) / 4;
     Rows keys = keys_of(a, false, b, kv), values = keys_of(a, true, b, kv);
+    Head place = head_of(a, b, h);
     Query query[R];
     F4 o[R][D4 / 8];
     seen_by_all(a, i0, i0 + N, length, &low, &high);
     if (a.dscores) low = 0, high = (int)a.f.keys;
     MPRI_UNROLL
-    for (int r = 0; r < R; r++) query[r] = query_of(a, b, h, i0 + tile_y() * R + r, length);
+    for (int r = 0; r < R; r++) query[r] = query_of(a, place, i0 + tile_y() * R + r, length);
     clear<D4, R>(o);
     load_tile<D4>(q, N, rows_of(a.q, b, h, a.f.size), i0, (int)a.f.queries);
     load_tile<D4>(dy, N, rows_of(a.dy, b, h, a.f.v_size), i0, a.dy.p ? (int)a.f.queries : 0);
@@ -144,7 +141,7 @@ __global__ void __launch_bounds__(TILE_THREADS, blocks_at_once(D)) k_attention_d
         for (int r = 0; r < R; r++) {
             MPRI_UNROLL
             for (int c = 0; c < 4; c++)
-                (void)pair_grad(a, query[r], j0 + tile_x() * 4 + c, &s[r][c], &d[r][c]);
+                (void)pair_grad(a, place, query[r], j0 + tile_x() * 4 + c, &s[r][c], &d[r][c]);
         }
         __syncthreads();
         store_weights<R>(v, d);
@@ -175,7 +172,7 @@ static __device__ __forceinline__ void store_key(const Attention &a, const Opera
 }
 
 template <int D, int R>
-__global__ void __launch_bounds__(TILE_THREADS, blocks_at_once(D)) k_attention_dkv(Attention a, int blocks)
+__global__ void __launch_bounds__(TILE_THREADS, 2) k_attention_dkv(Attention a, int blocks)
 {
     typedef GradShared<D, R> Shared;
     constexpr int D4 = D / 4, N = 16 * R;
@@ -197,6 +194,7 @@ __global__ void __launch_bounds__(TILE_THREADS, blocks_at_once(D)) k_attention_d
         int64_t h = kv * group + t / turns;
         int i0 = (int)(t % turns) * TILE_COLUMNS, low, high;
         float s[R][4], d[R][4];
+        Head place = head_of(a, b, h);
         seen_by_all(a, i0, i0 + TILE_COLUMNS, length, &low, &high);
         if (!a.dscores && (low >= j0 + N || high <= j0)) continue;
         int odd = load_tile<D4>(q, TILE_COLUMNS, rows_of(a.q, b, h, a.f.size), i0, queries);
@@ -207,10 +205,10 @@ __global__ void __launch_bounds__(TILE_THREADS, blocks_at_once(D)) k_attention_d
         tile_product<D4, R>(d, v, dy, v4);
         MPRI_UNROLL
         for (int c = 0; c < 4; c++) {
-            Query query = query_of(a, b, h, i0 + tile_x() * 4 + c, length);
+            Query query = query_of(a, place, i0 + tile_x() * 4 + c, length);
             MPRI_UNROLL
             for (int r = 0; r < R; r++)
-                (void)pair_grad(a, query, j0 + tile_y() * R + r, &s[r][c], &d[r][c]);
+                (void)pair_grad(a, place, query, j0 + tile_y() * R + r, &s[r][c], &d[r][c]);
         }
         store_weights<R>(weights, s);
         __syncwarp();
@@ -262,6 +260,7 @@ __global__ void __launch_bounds__(TILE_THREADS) k_attention_dmask(Attention a, M
         int64_t kv = h / (a.f.heads / a.f.kv_heads), length = keys_that_count(a, b);
         int i0 = (row_block + (int)(t % share_i)) * N;
         float s[R][4], d[R][4];
+        Head place = head_of(a, b, h);
         load_tile<D4>(q, N, rows_of(a.q, b, h, a.f.size), i0, queries);
         load_tile<D4>(dy, N, rows_of(a.dy, b, h, a.f.v_size), i0, a.dy.p ? queries : 0);
         load_tile<D4>(k, TILE_COLUMNS, keys_of(a, false, b, kv), j0, (int)a.f.keys);
@@ -271,10 +270,10 @@ __global__ void __launch_bounds__(TILE_THREADS) k_attention_dmask(Attention a, M
         tile_product<D4, R>(d, dy, v, v4);
         MPRI_UNROLL
         for (int r = 0; r < R; r++) {
-            Query query = query_of(a, b, h, i0 + tile_y() * R + r, length);
+            Query query = query_of(a, place, i0 + tile_y() * R + r, length);
             MPRI_UNROLL
             for (int c = 0; c < 4; c++)
-                sum[r][c] += pair_grad(a, query, j0 + tile_x() * 4 + c, &s[r][c], &d[r][c]);
+                sum[r][c] += pair_grad(a, place, query, j0 + tile_x() * 4 + c, &s[r][c], &d[r][c]);
         }
         __syncthreads();
     }

@@ -1,9 +1,11 @@
-/* Activations and their gradients from the input, and their parameters; the walk is in elementwise.cuh. A
- * product with a slope of 0 is not taken: 0 * inf would turn a cut gradient into NaN. An infinite input gives
- * Swish, Mish and their derivatives NaN where the formula has inf * 0, as the reference kernels. */
+/* Activations and their gradients from the input, and their parameters; the walk is in
+ * elementwise.cuh. A product with a slope of 0 is not taken: 0 * inf would turn a cut gradient into
+ * NaN. An infinite input gives Swish, Mish and their derivatives NaN where the formula has inf * 0,
+ * as the reference kernels. */
 #include "kernels/cuda/number.cuh"
 
-/* With parameters: f(x, alpha …) and f(dy, x, alpha …) over A, which the host fills from the operator's. */
+/* With parameters: f(x, alpha …) and f(dy, x, alpha …) over A, which the host fills from the
+ * operator's. */
 #define FORWARD(Name, Params, expression)                          \
     struct Name {                                                  \
         enum { N = 1 };                                            \
@@ -57,7 +59,10 @@ static __device__ __forceinline__ float mish_slope(float x)
     if (isinf(x)) return NAN;
     return x > 20 ? 1.0f : n / (n + 2) + x * slope;
 }
-static __device__ __forceinline__ float swish(float x, float alpha) { return x * sigmoid(alpha * x); }
+static __device__ __forceinline__ float swish(float x, float alpha)
+{
+    return x * sigmoid(alpha * x);
+}
 static __device__ __forceinline__ float swish_slope(float x, float alpha)
 {
     float z = alpha * x, s = sigmoid(z);
@@ -103,7 +108,10 @@ template <typename F> static mpr_status k_with_params(const KernelCall *c)
 /* ---- PRelu: inputs x, slope; the slope broadcasts ---- */
 struct PReluF {
     enum { N = 2 };
-    __device__ float operator()(const float *in) const { return in[0] >= 0 ? in[0] : in[1] * in[0]; }
+    __device__ float operator()(const float *in) const
+    {
+        return in[0] >= 0 ? in[0] : in[1] * in[0];
+    }
 };
 struct PReluIntF {
     enum { N = 2 };

@@ -1,6 +1,6 @@
-/* Comparisons of every type, tests for NaN and infinity, and Where. Floats are compared as floats, doubles
- * as doubles, integers as integers; the walk is in number.cuh. Where moves elements by size: any type.
- * Traffic: every input once, the result once. 256 threads a block. */
+/* Comparisons of every type, tests for NaN and infinity, and Where. Floats are compared as floats,
+ * doubles as doubles, integers as integers; the walk is in number.cuh. Where moves elements by
+ * size: any type. Traffic: every input once, the result once. 256 threads a block. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 
@@ -40,7 +40,10 @@ static const char *refuse_compare(const KernelSig *s)
 
 struct IsNanF {
     enum { N = 1 };
-    template <typename V> __device__ bool operator()(const V *in, bool) const { return in[0] != in[0]; }
+    template <typename V> __device__ bool operator()(const V *in, bool) const
+    {
+        return in[0] != in[0];
+    }
 };
 struct IsInfF {
     enum { N = 1 };

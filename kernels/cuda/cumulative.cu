@@ -1,8 +1,8 @@
-/* CumSum, CumProd and the gradient of the latter. A warp per line: 32 elements are joined by five shuffles
- * (Hillis and Steele 1986) behind what was carried from the 32 before, so the tree depends on the length
- * alone. Floats run in double, as in the reference kernels, each result rounded once; integers wrap around.
- * Traffic: read once, written once; the gradient keeps the suffix sums of a line in the workspace. 4 warps a
- * block. */
+/* CumSum, CumProd and the gradient of the latter. A warp per line: 32 elements are joined by five
+ * shuffles (Hillis and Steele 1986) behind what was carried from the 32 before, so the tree depends
+ * on the length alone. Floats run in double, as in the reference kernels, each result rounded once;
+ * integers wrap around. Traffic: read once, written once; the gradient keeps the suffix sums of a
+ * line in the workspace. 4 warps a block. */
 #include "kernels/cuda/lines.cuh"
 
 enum { WARPS = 4 };
@@ -36,16 +36,18 @@ template <typename V> static __device__ V warp_prefix(V v, bool product)
 }
 
 /* Position of step j of a line, from its start or its end. */
-static __device__ __forceinline__ int64_t step_at(const Lines &l, int64_t base, int64_t j, int reverse)
+static __device__ __forceinline__ int64_t step_at(const Lines &l, int64_t base, int64_t j,
+                                                  int reverse)
 {
     return base + (reverse ? l.n - 1 - j : j) * l.inner;
 }
 
-template <typename V>
-__global__ void k_prefix(const void *x, void *y, int type, Lines l, int product, int exclusive, int reverse)
+template <typename V> __global__ void k_prefix(const void *x, void *y, int type, Lines l,
+                                               int product, int exclusive, int reverse)
 {
     int lane = threadIdx.x & 31;
-    for (int64_t first = (int64_t)blockIdx.x * WARPS; first < l.count; first += (int64_t)gridDim.x * WARPS) {
+    for (int64_t first = (int64_t)blockIdx.x * WARPS; first < l.count;
+         first += (int64_t)gridDim.x * WARPS) {
         int64_t line = first + (threadIdx.x >> 5), base = line < l.count ? line_base(l, line) : 0;
         V carried = (V)product;
         for (int64_t start = 0; start < l.n; start += 32) {
@@ -75,11 +77,11 @@ static mpr_status prefix(const KernelCall *c, int product)
     Lines l = lines_at(c, 0, 1);
     int exclusive = p->exclusive != 0, reverse = p->reverse != 0;
     if (mpri_dtype_is_float(x->dtype))
-        MPRI_LAUNCH(k_prefix<double>, blocks_for(l.count, WARPS), WARPS * 32, 0, c->queue, x->data, y->data,
-                    (int)x->dtype, l, product, exclusive, reverse);
+        MPRI_LAUNCH(k_prefix<double>, blocks_for(l.count, WARPS), WARPS * 32, 0, c->queue, x->data,
+                    y->data, (int)x->dtype, l, product, exclusive, reverse);
     else
-        MPRI_LAUNCH(k_prefix<int64_t>, blocks_for(l.count, WARPS), WARPS * 32, 0, c->queue, x->data, y->data,
-                    (int)x->dtype, l, product, exclusive, reverse);
+        MPRI_LAUNCH(k_prefix<int64_t>, blocks_for(l.count, WARPS), WARPS * 32, 0, c->queue, x->data,
+                    y->data, (int)x->dtype, l, product, exclusive, reverse);
     return MPR_OK;
 }
 static mpr_status k_sum(const KernelCall *c) { return prefix(c, 0); }
@@ -87,15 +89,16 @@ static mpr_status k_product(const KernelCall *c) { return prefix(c, 1); }
 
 /* A thread per line, the operator is rare: suffix sums S of the line, then the prefix products.
  * S_j = dy_j + x_(j+1) S_(j+1); exclusive: S_j = dy_(j+1) + x_(j+1) S_(j+1), and 0 for the last. */
-__global__ void k_product_slope(const void *dy, int td, const void *x, int tx, void *dx, int ty, Lines l,
-                                double *sums, int exclusive, int reverse)
+__global__ void k_product_slope(const void *dy, int td, const void *x, int tx, void *dx, int ty,
+                                Lines l, double *sums, int exclusive, int reverse)
 {
     for (int64_t i = grid_begin(); i < l.count; i += grid_step()) {
         int64_t base = line_base(l, i);
         double s = 0, before = 1;
         for (int64_t j = l.n - 1; j >= 0; j--) {
             bool last = j + 1 == l.n;
-            int64_t next = last ? 0 : step_at(l, base, j + 1, reverse), at = step_at(l, base, j, reverse);
+            int64_t next = last ? 0 : step_at(l, base, j + 1, reverse),
+                    at = step_at(l, base, j, reverse);
             double tail = last ? 0 : load_f64(x, tx, next) * s;
             if (!exclusive) s = load_f64(dy, td, at) + tail;
             else s = last ? 0 : load_f64(dy, td, next) + tail;
@@ -117,9 +120,9 @@ static mpr_status k_product_grad(const KernelCall *c)
     const Tensor *dy = &c->in[0], *x = &c->in[1], *dx = &c->out[0];
     if (!dx->n) return MPR_OK;
     Lines l = lines_at(c, 1, 2);
-    MPRI_LAUNCH(k_product_slope, blocks_for(l.count, 128), 128, 0, c->queue, dy->data, (int)dy->dtype,
-                x->data, (int)x->dtype, dx->data, (int)dx->dtype, l, (double *)c->workspace,
-                (int)(p->exclusive != 0), (int)(p->reverse != 0));
+    MPRI_LAUNCH(k_product_slope, blocks_for(l.count, 128), 128, 0, c->queue, dy->data,
+                (int)dy->dtype, x->data, (int)x->dtype, dx->data, (int)dx->dtype, l,
+                (double *)c->workspace, (int)(p->exclusive != 0), (int)(p->reverse != 0));
     return MPR_OK;
 }
 
@@ -136,6 +139,7 @@ static const char *refuse_axis(const KernelSig *s)
 static const KernelRow rows[] = {
     CUDA_ROW(CumSum, "cumsum", k_sum, .refuse = refuse_axis),
     CUDA_ROW(CumProd, "cumprod", k_product, .refuse = refuse_axis),
-    CUDA_ROW(CumProdGrad, "cumprodgrad", k_product_grad, .refuse = refuse_axis, .workspace = sum_bytes),
+    CUDA_ROW(CumProdGrad, "cumprodgrad", k_product_grad, .refuse = refuse_axis,
+             .workspace = sum_bytes),
 };
 extern "C" const KernelTable mpri_cuda_cumulative = CUDA_TABLE(rows);

@@ -1,15 +1,15 @@
-/* Gather and its relatives, and the gradient of a table. An index may count from the end; one outside the
- * axis is noted in the device's fault, and zeros stand for what it names.
+/* Gather and its relatives, and the gradient of a table. An index may count from the end; one
+ * outside the axis is noted in the device's fault, and zeros stand for what it names.
  *
- * Gathers: a thread per piece of a row, pieces of up to 16 bytes; every element of the result is read and
- * written once. 256 threads a block.
+ * Gathers: a thread per piece of a row, pieces of up to 16 bytes; every element of the result is
+ * read and written once. 256 threads a block.
  *
  * The gradient adds the rows of dy that name one row of the table, in float and in the order of the
- * indices, as the CPU does; nothing depends on which thread comes first. (index, position) pairs are
- * sorted, then the first pair of each run owns the row. Runs of up to 32 pairs: a thread per column. Longer
- * ones (padding, token types) would wait for one load after the other: there 8 warps fetch 128 rows of 32
- * columns into shared memory, of which one warp adds the columns in order. Traffic: dy once, the table
- * once written with zeros and once more where there is a sum. */
+ * indices, as the CPU does; nothing depends on which thread comes first. (index, position) pairs
+ * are sorted, then the first pair of each run owns the row. Runs of up to 32 pairs: a thread per
+ * column. Longer ones (padding, token types) would wait for one load after the other: there 8 warps
+ * fetch 128 rows of 32 columns into shared memory, of which one warp adds the columns in order.
+ * Traffic: dy once, the table once written with zeros and once more where there is a sum. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/sort.cuh"
@@ -28,7 +28,8 @@ static Indices indices_of(const KernelCall *c)
 }
 
 /* Index at `position`, from the front; -1: there is none. */
-static __device__ __forceinline__ int64_t index_at(const Indices &x, int64_t position, int64_t dim, bool tell)
+static __device__ __forceinline__ int64_t index_at(const Indices &x, int64_t position, int64_t dim,
+                                                   bool tell)
 {
     int64_t v = load_int(x.at, x.type, position);
     if (v >= -dim && v < dim) return v < 0 ? v + dim : v;
@@ -37,8 +38,8 @@ static __device__ __forceinline__ int64_t index_at(const Indices &x, int64_t pos
 }
 
 /* out[o, i, u] = data[o, indices[i], u], u counting pieces; I: uint32_t below 2^31 pieces. */
-template <typename T, typename I>
-__global__ void k_gather_rows(const T *x, Indices idx, T *y, int64_t total, I n, int64_t dim, I pieces)
+template <typename T, typename I> __global__ void
+k_gather_rows(const T *x, Indices idx, T *y, int64_t total, I n, int64_t dim, I pieces)
 {
     for (int64_t i = grid_begin(); i < total; i += grid_step()) {
         I row = (I)i / pieces, u = (I)i - row * pieces, o = row / n, at = row - o * n;
@@ -77,13 +78,13 @@ static mpr_status k_gather(const KernelCall *c)
     with_piece(size, [&](auto piece) {
         typedef decltype(piece) T;
         if (total < INT32_MAX)
-            MPRI_LAUNCH((k_gather_rows<T, uint32_t>), blocks_for(total, THREADS), THREADS, 0, c->queue,
-                        (const T *)x->data, indices_of(c), (T *)y->data, total, (uint32_t)n, dim,
-                        (uint32_t)pieces);
+            MPRI_LAUNCH((k_gather_rows<T, uint32_t>), blocks_for(total, THREADS), THREADS, 0,
+                        c->queue, (const T *)x->data, indices_of(c), (T *)y->data, total,
+                        (uint32_t)n, dim, (uint32_t)pieces);
         else
-            MPRI_LAUNCH((k_gather_rows<T, uint64_t>), blocks_for(total, THREADS), THREADS, 0, c->queue,
-                        (const T *)x->data, indices_of(c), (T *)y->data, total, (uint64_t)n, dim,
-                        (uint64_t)pieces);
+            MPRI_LAUNCH((k_gather_rows<T, uint64_t>), blocks_for(total, THREADS), THREADS, 0,
+                        c->queue, (const T *)x->data, indices_of(c), (T *)y->data, total,
+                        (uint64_t)n, dim, (uint64_t)pieces);
     });
     return MPR_OK;
 }
@@ -140,7 +141,8 @@ __global__ void k_table_short(TableGrad g)
     }
 }
 
-/* Block x looks at pair 32 x: a long run contains one such pair at least, the first of them owns it. */
+/* Block x looks at pair 32 x: a long run contains one such pair at least, the first of them owns
+ * it. */
 __global__ void k_table_long(TableGrad g, int64_t chunks_per_row, int64_t chunks)
 {
     MPRI_SHARED(float, stage, STAGE_ROWS * STAGE_COLUMNS);
@@ -163,8 +165,8 @@ __global__ void k_table_long(TableGrad g, int64_t chunks_per_row, int64_t chunks
             int rows = end - base < STAGE_ROWS ? (int)(end - base) : (int)STAGE_ROWS;
             for (int k = warp; k < rows; k += warps)
                 if (r < g.inner)
-                    stage[k * STAGE_COLUMNS + lane] =
-                        load_float(g.dy, g.type, (o * g.n + position_of(g, base + k)) * g.inner + r);
+                    stage[k * STAGE_COLUMNS + lane] = load_float(
+                        g.dy, g.type, (o * g.n + position_of(g, base + k)) * g.inner + r);
             __syncthreads();
             if (warp == 0 && r < g.inner)
                 for (int k = 0; k < rows; k++) sum += stage[k * STAGE_COLUMNS + lane];
@@ -180,12 +182,18 @@ static mpr_status k_gather_grad(const KernelCall *c)
     const Tensor *dy = &c->in[0], *idx = &c->in[1], *dx = &c->out[0];
     int axis = axis_of(p->axis, dx->rank);
     uint64_t *keys = (uint64_t *)c->workspace;
-    TableGrad g = {dy->data, (int)dy->dtype, NULL, idx->n, dx->dims[axis], span_of(dx, axis + 1, dx->rank),
-                   span_of(dx, 0, axis), (float *)dx->data};
+    TableGrad g = {dy->data,
+                   (int)dy->dtype,
+                   NULL,
+                   idx->n,
+                   dx->dims[axis],
+                   span_of(dx, axis + 1, dx->rank),
+                   span_of(dx, 0, axis),
+                   (float *)dx->data};
     move_zero(dx, c->queue);
     if (!idx->n) return MPR_OK;
-    MPRI_LAUNCH(k_index_keys, blocks_for(g.n, THREADS), THREADS, 0, c->queue, indices_of(c), g.n, g.dim,
-                keys);
+    MPRI_LAUNCH(k_index_keys, blocks_for(g.n, THREADS), THREADS, 0, c->queue, indices_of(c), g.n,
+                g.dim, keys);
     if (!dy->n) return MPR_OK;
     g.sorted = mpri_cuda_sort(keys, keys + g.n, g.n, 1, c->queue);
     unsigned threads = g.outer * g.inner <= 32 ? 32 : g.outer * g.inner <= 128 ? 128 : THREADS;
@@ -220,7 +228,8 @@ typedef struct ElementWalk {
     int64_t dim;                                              /* of the axis */
 } ElementWalk;
 
-template <typename T> __global__ void k_elements(const T *x, Indices idx, T *y, int64_t n, ElementWalk w)
+template <typename T>
+__global__ void k_elements(const T *x, Indices idx, T *y, int64_t n, ElementWalk w)
 {
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
         int64_t index = index_at(idx, i, w.dim, true), from = 0, rest = i;
@@ -248,8 +257,8 @@ static mpr_status k_gather_elements(const KernelCall *c)
     }
     with_size(mpri_dtype_size(y->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_elements<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (const T *)x->data,
-                    indices_of(c), (T *)y->data, y->n, w);
+        MPRI_LAUNCH(k_elements<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)x->data, indices_of(c), (T *)y->data, y->n, w);
     });
     return MPR_OK;
 }
@@ -293,8 +302,8 @@ static mpr_status k_gather_nd(const KernelCall *c)
     int64_t total = span_of(idx, 0, idx->rank - 1) * d.pieces;
     with_piece(size, [&](auto piece) {
         typedef decltype(piece) T;
-        MPRI_LAUNCH(k_coordinates<T>, blocks_for(total, THREADS), THREADS, 0, c->queue, (const T *)x->data,
-                    indices_of(c), (T *)y->data, total, d);
+        MPRI_LAUNCH(k_coordinates<T>, blocks_for(total, THREADS), THREADS, 0, c->queue,
+                    (const T *)x->data, indices_of(c), (T *)y->data, total, d);
     });
     return MPR_OK;
 }

@@ -1,6 +1,7 @@
-/* Arithmetic, logic and bits of integers and bool under numpy broadcasting; the walk is in number.cuh.
- * Everything is int64 inside: sums and products wrap around, stores drop the upper bits. Only order and
- * division differ for u64. A zero divisor gives 0, the one quotient that overflows wraps; neither traps. */
+/* Arithmetic, logic and bits of integers and bool under numpy broadcasting; the walk is in
+ * number.cuh. Everything is int64 inside: sums and products wrap around, stores drop the upper
+ * bits. Only order and division differ for u64. A zero divisor gives 0, the one quotient that
+ * overflows wraps; neither traps. */
 #include "kernels/cuda/number.cuh"
 
 #include <string.h>
@@ -140,7 +141,8 @@ struct ClipF {
 static mpr_status k_clip(const KernelCall *c)
 {
     const Tensor *low = input_of(c, 1), *high = input_of(c, 2);
-    return each<int64_t>(c, ClipF{low ? low->data : NULL, high ? high->data : NULL, (int)c->in[0].dtype});
+    return each<int64_t>(
+        c, ClipF{low ? low->data : NULL, high ? high->data : NULL, (int)c->in[0].dtype});
 }
 
 static const KernelRow rows[] = {

@@ -1,7 +1,7 @@
-/* Operators that move elements without looking at them (any type, by element size) and those that write
- * shapes and constants. Moves are strides for the engine of move.cuh: a transposed tensor, a slice, a
- * part of a concatenation, a broadcast. Views run here only when they must be copies. Traffic: what is
- * moved, read and written once; SliceGrad writes zeros first. */
+/* Operators that move elements without looking at them (any type, by element size) and those that
+ * write shapes and constants. Moves are strides for the engine of move.cuh: a transposed tensor, a
+ * slice, a part of a concatenation, a broadcast. Views run here only when they must be copies.
+ * Traffic: what is moved, read and written once; SliceGrad writes zeros first. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 
@@ -33,7 +33,7 @@ static mpr_status k_transpose(const KernelCall *c)
 
 /* ---- parts along an axis ---- */
 
-/* `outer` blocks of `bytes_in` and `bytes_out` elements, the first `count` of each. */
+/* `outer` blocks of `count` elements, which begin a pitch apart on either side. */
 static void move_blocks(const KernelCall *c, void *to, int64_t to_pitch, const void *from,
                         int64_t from_pitch, DType t, int64_t outer, int64_t count)
 {
@@ -53,7 +53,8 @@ static mpr_status k_concat(const KernelCall *c)
         const Tensor *x = input_of(c, k);
         if (!x || !x->n) continue;
         int64_t columns = span_of(x, axis, x->rank);
-        move_blocks(c, (char *)y->data + at * size, pitch, x->data, columns, y->dtype, outer, columns);
+        move_blocks(c, (char *)y->data + at * size, pitch, x->data, columns, y->dtype, outer,
+                    columns);
         at += columns;
     }
     return MPR_OK;
@@ -69,8 +70,8 @@ static mpr_status k_split(const KernelCall *c)
         const Tensor *y = &c->out[k];
         int64_t columns = y->dims[axis] * span_of(x, axis + 1, x->rank);
         if (mpri_tensor_here(y) && y->n)
-            move_blocks(c, y->data, columns, (const char *)x->data + at * size, pitch, x->dtype, outer,
-                        columns);
+            move_blocks(c, y->data, columns, (const char *)x->data + at * size, pitch, x->dtype,
+                        outer, columns);
         at += columns;
     }
     return MPR_OK;
@@ -115,8 +116,8 @@ static Move window_move(const Window *w, const Tensor *small, const Tensor *larg
 
 static int64_t host_int(const Tensor *t, int64_t i) { return mpri_load_i64(t->dtype, t->host, i); }
 
-/* Inputs data, starts, ends, axes (optional), steps (optional). The ends are already in the output's
- * shape. */
+/* Inputs data, starts, ends, axes (optional), steps (optional). The ends are already in the
+ * output's shape. */
 static mpr_status k_slice(const KernelCall *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0], *axes = input_of(c, 3), *steps = input_of(c, 4);
@@ -161,7 +162,8 @@ static mpr_status k_expand(const KernelCall *c)
     Move m = move_begin(y->data, x->data, y->dtype);
     for (int o = 0, k = x->rank - y->rank; o < y->rank; o++, k++) {
         bool stays = k < 0 || x->dims[k] == 1;
-        move_dim(&m, y->dims[o], stays ? 0 : span_of(x, k + 1, x->rank), span_of(y, o + 1, y->rank));
+        move_dim(&m, y->dims[o], stays ? 0 : span_of(x, k + 1, x->rank),
+                 span_of(y, o + 1, y->rank));
     }
     mpri_cuda_move(&m, c->queue);
     return MPR_OK;
@@ -187,9 +189,10 @@ static mpr_status k_trilu(const KernelCall *c)
     if (!y->n) return MPR_OK;
     with_size(mpri_dtype_size(x->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_triangle<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (const T *)x->data,
-                    (T *)y->data, y->n, x->dims[x->rank - 2], x->dims[x->rank - 1], (int)(p->upper != 0),
-                    k ? k->data : NULL, k ? (int)k->dtype : 0);
+        MPRI_LAUNCH(k_triangle<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)x->data, (T *)y->data, y->n, x->dims[x->rank - 2],
+                    x->dims[x->rank - 1], (int)(p->upper != 0), k ? k->data : NULL,
+                    k ? (int)k->dtype : 0);
     });
     return MPR_OK;
 }
@@ -214,7 +217,8 @@ static mpr_status k_constant_of_shape(const KernelCall *c)
     with_size(mpri_dtype_size(y->dtype), [&](auto v) {
         typedef decltype(v) T;
         memcpy(&v, p->value.data, sizeof v);
-        MPRI_LAUNCH(k_fill<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (T *)y->data, y->n, v);
+        MPRI_LAUNCH(k_fill<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (T *)y->data, y->n,
+                    v);
     });
     return MPR_OK;
 }
@@ -264,8 +268,8 @@ static mpr_status k_range(const KernelCall *c)
 {
     const Tensor *y = &c->out[0];
     if (!y->n) return MPR_OK;
-    MPRI_LAUNCH(k_progression, blocks_for(y->n, THREADS), THREADS, 0, c->queue, y->data, (int)y->dtype,
-                y->n, c->in[0].data, c->in[2].data);
+    MPRI_LAUNCH(k_progression, blocks_for(y->n, THREADS), THREADS, 0, c->queue, y->data,
+                (int)y->dtype, y->n, c->in[0].data, c->in[2].data);
     return MPR_OK;
 }
 

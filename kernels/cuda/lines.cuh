@@ -28,7 +28,8 @@ static __device__ __forceinline__ int64_t line_base(const Lines &l, int64_t i)
 static __device__ __forceinline__ uint64_t order_key(const void *p, int type, int64_t i)
 {
     const uint64_t top = (uint64_t)1 << 63;
-    if (!type_is_float(type)) return (uint64_t)load_i64(p, type, i) ^ (type == MPR_UINT64 ? 0 : top);
+    if (!type_is_float(type))
+        return (uint64_t)load_i64(p, type, i) ^ (type == MPR_UINT64 ? 0 : top);
     double v = load_f64(p, type, i);
     if (v != v) return UINT64_MAX;
     int64_t bits = __double_as_longlong(v + 0.0); /* -0 + 0 = 0 */

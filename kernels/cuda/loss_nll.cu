@@ -1,7 +1,8 @@
-/* NegativeLogLikelihoodLoss over axis 1, and its gradient. A label that equals ignore_index does not count;
- * any other outside [0, C) is noted in the device's fault and does not count either. Only one element of each
- * row is read: sums are taken by one block in a fixed order, in double. Traffic: labels and one sector of
- * every row; the gradient writes zeros and one element of every row. 256 threads a block. */
+/* NegativeLogLikelihoodLoss over axis 1, and its gradient. A label that equals ignore_index does
+ * not count; any other outside [0, C) is noted in the device's fault and does not count either.
+ * Only one element of each row is read: sums are taken by one block in a fixed order, in double.
+ * Traffic: labels and one sector of every row; the gradient writes zeros and one element of every
+ * row. 256 threads a block. */
 #include "kernels/cuda/move.cuh"
 
 enum { THREADS = 256 };
@@ -35,7 +36,8 @@ static __device__ int64_t element_of(const Nll &a, int64_t row, int64_t label)
 }
 static __device__ float row_loss(const Nll &a, int64_t row, int64_t label)
 {
-    return label < 0 ? 0.0f : -weight_of(a, label) * load_float(a.x, a.tx, element_of(a, row, label));
+    return label < 0 ? 0.0f
+                     : -weight_of(a, label) * load_float(a.x, a.tx, element_of(a, row, label));
 }
 
 __global__ void k_nll_rows(Nll a, void *loss, int to)
@@ -72,7 +74,8 @@ __global__ void k_nll_slope(Nll a, const double *counted, void *dx, int ty)
     }
 }
 
-static Nll nll_args(const KernelCall *c, const Tensor *scores, int64_t ignore, const char *reduction)
+static Nll nll_args(const KernelCall *c, const Tensor *scores, int64_t ignore,
+                    const char *reduction)
 {
     const Tensor *w = input_of(c, 2);
     Nll a = {};
@@ -115,8 +118,8 @@ static mpr_status k_nll_grad(const KernelCall *c)
     move_zero(dx, c->queue);
     if (!a.rows || !dx->n) return MPR_OK;
     if (a.mean) MPRI_LAUNCH(k_nll_sum, 1, THREADS, 0, c->queue, a, (void *)NULL, 0, counted);
-    MPRI_LAUNCH(k_nll_slope, blocks_for(a.rows, THREADS), THREADS, 0, c->queue, a, counted, dx->data,
-                (int)dx->dtype);
+    MPRI_LAUNCH(k_nll_slope, blocks_for(a.rows, THREADS), THREADS, 0, c->queue, a, counted,
+                dx->data, (int)dx->dtype);
     return MPR_OK;
 }
 
@@ -130,12 +133,14 @@ static size_t count_bytes(const KernelSig *s, int threads)
 static const char *refuse_nll(const KernelSig *s)
 {
     if (!cuda_index(s->in[1].dtype)) return "labels are int32 or int64";
-    if (s->n_in > 2 && mpri_tensor_here(&s->in[2]) && !cuda_float(s->in[2].dtype)) return CUDA_NOT_FLOAT;
+    if (s->n_in > 2 && mpri_tensor_here(&s->in[2]) && !cuda_float(s->in[2].dtype))
+        return CUDA_NOT_FLOAT;
     return cuda_float(s->in[0].dtype) && cuda_float(s->out[0].dtype) ? NULL : CUDA_NOT_FLOAT;
 }
 
 static const KernelRow rows[] = {
     CUDA_ROW(NegativeLogLikelihoodLoss, "negativeloglikelihoodloss", k_nll, .refuse = refuse_nll),
-    CUDA_ROW(NllLossGrad, "nlllossgrad", k_nll_grad, .refuse = refuse_nll, .workspace = count_bytes),
+    CUDA_ROW(NllLossGrad, "nlllossgrad", k_nll_grad, .refuse = refuse_nll,
+             .workspace = count_bytes),
 };
 extern "C" const KernelTable mpri_cuda_loss_nll = CUDA_TABLE(rows);

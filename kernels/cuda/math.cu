@@ -1,5 +1,5 @@
-/* Trigonometric and hyperbolic functions, rounding, sign, Mean, remainders, and powers with an exponent of
- * another kind; the walks are in elementwise.cuh and number.cuh. */
+/* Trigonometric and hyperbolic functions, rounding, sign, Mean, remainders, and powers with an
+ * exponent of another kind; the walks are in elementwise.cuh and number.cuh. */
 #include "kernels/cuda/number.cuh"
 
 #define UNARY(Name, expression)                                   \
@@ -26,7 +26,8 @@ UNARY(CeilF, ceilf(x))
 UNARY(RoundF, rintf(x)) /* halves to even */
 UNARY(SignF, x != x ? x : (float)((x > 0) - (x < 0)))
 
-/* fmod; ONNX's Mod on floats is defined with fmod = 1 only, without it the sign is the divisor's. */
+/* fmod; ONNX's Mod on floats is defined with fmod = 1 only, without it the sign is the divisor's.
+ */
 template <bool OF_DIVISOR> struct ModF {
     enum { N = 2 };
     __device__ float operator()(const float *in) const
@@ -46,7 +47,8 @@ template <int COUNT> struct MeanF {
     enum { N = COUNT };
     __device__ float operator()(const float *in) const
     {
-        double sum = 0; /* 65504 + 65504 in f16 and the like stay whole in float, f32 sums may not */
+        double sum =
+            0; /* 65504 + 65504 in f16 and the like stay whole in float, f32 sums may not */
         for (int k = 0; k < COUNT; k++) sum += (double)in[k];
         return (float)(sum / COUNT);
     }
@@ -91,7 +93,8 @@ static mpr_status k_pow(const KernelCall *c)
 }
 static const char *refuse_pow(const KernelSig *s)
 {
-    if (!type_is_float((int)s->in[0].dtype) || !type_is_float((int)s->out[0].dtype)) return "a base of integers";
+    if (!type_is_float((int)s->in[0].dtype) || !type_is_float((int)s->out[0].dtype))
+        return "a base of integers";
     if (!cuda_integer(s->in[1].dtype)) return "an exponent of floats";
     return s->out[0].n < INT32_MAX ? NULL : CUDA_TOO_LARGE;
 }

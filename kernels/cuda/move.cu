@@ -1,17 +1,18 @@
 /* The copies of move.cuh. Traffic: every element read once and written once.
  *
- *   k_move  a thread per element, neighbours write neighbours. Where both sides are contiguous along the
- *           innermost dim, elements are widened to up to 16 bytes first. 256 threads a block.
+ *   k_move  a thread per element, neighbours write neighbours. Where both sides are contiguous
+ * along the innermost dim, elements are widened to up to 16 bytes first. 256 threads a block.
  *   k_tile  the source is contiguous along another dim than the target (a transposed matrix, in any
- *           number of batch dims): squares of 32 x 32 go through shared memory, so that both sides are
- *           read and written along their rows. 32 x 8 threads a block; the pitch keeps columns of the
+ *           number of batch dims): squares of 32 x 32 go through shared memory, so that both sides
+ * are read and written along their rows. 32 x 8 threads a block; the pitch keeps columns of the
  *           square in different banks.
  * One contiguous block is left to the copy engine. */
 #include "kernels/cuda/move.cuh"
 
 enum { MOVE_THREADS = 256, TILE = 32, TILE_ROWS = 8 };
 
-/* I: uint32_t where all positions are below 2^31; strides and positions wrap around like signed ones. */
+/* I: uint32_t where all positions are below 2^31; strides and positions wrap around like signed
+ * ones. */
 template <typename I> struct Dims {
     int rank;
     I dims[MOVE_RANK], in[MOVE_RANK], out[MOVE_RANK];
@@ -83,7 +84,8 @@ static void widen(Move *m)
 {
     int last = m->rank - 1;
     while (m->size < 16 && m->in[last] == 1 && m->out[last] == 1 && m->dims[last] % 2 == 0 &&
-           even_strides(m) && (((uintptr_t)m->from | (uintptr_t)m->to) & (uintptr_t)(2 * m->size - 1)) == 0) {
+           even_strides(m) &&
+           (((uintptr_t)m->from | (uintptr_t)m->to) & (uintptr_t)(2 * m->size - 1)) == 0) {
         m->size *= 2;
         m->dims[last] /= 2;
         for (int k = 0; k < last; k++) m->in[k] /= 2, m->out[k] /= 2;
@@ -136,13 +138,13 @@ template <typename T, typename I> static void launch(const Move *m, int64_t n, v
             s.tiles_tall = (s.tall + TILE - 1) / TILE;
             s.tiles_wide = (s.wide + TILE - 1) / TILE;
             int64_t tiles = n / (s.tall * s.wide) * s.tiles_tall * s.tiles_wide;
-            MPRI_LAUNCH((k_tile<T, I>), blocks_for(tiles, 1), TILE * TILE_ROWS, 0, queue, (const T *)m->from,
-                        (T *)m->to, dims_of<I>(m, tall), s, tiles);
+            MPRI_LAUNCH((k_tile<T, I>), blocks_for(tiles, 1), TILE * TILE_ROWS, 0, queue,
+                        (const T *)m->from, (T *)m->to, dims_of<I>(m, tall), s, tiles);
             return;
         }
     }
-    MPRI_LAUNCH((k_move<T, I>), blocks_for(n, MOVE_THREADS), MOVE_THREADS, 0, queue, (const T *)m->from,
-                (T *)m->to, dims_of<I>(m, -1), n);
+    MPRI_LAUNCH((k_move<T, I>), blocks_for(n, MOVE_THREADS), MOVE_THREADS, 0, queue,
+                (const T *)m->from, (T *)m->to, dims_of<I>(m, -1), n);
 }
 
 template <typename T> static void run(const Move *m, int64_t n, void *queue)

@@ -1,6 +1,6 @@
 /* One engine for all operators that only move elements: a copy over an index space where source and
- * target each have a stride per dim. Dims are given outermost first; neighbours that both sides walk as
- * one merge. move.cu says how it runs.
+ * target each have a stride per dim. Dims are given outermost first; neighbours that both sides
+ * walk as one merge. move.cu says how it runs.
  *
  *   Move m = move_begin(to, from, y->dtype);
  *   move_dim(&m, dim, stride of the source, stride of the target);    for every dim
@@ -17,7 +17,8 @@ typedef struct Move {
     char *to;
     int size;                                                    /* bytes of an element */
     int rank;
-    int64_t dims[MOVE_RANK], in[MOVE_RANK], out[MOVE_RANK];      /* strides in elements, may be negative */
+    int64_t dims[MOVE_RANK], in[MOVE_RANK],
+        out[MOVE_RANK]; /* strides in elements, may be negative */
 } Move;
 
 static inline Move move_begin(void *to, const void *from, DType t)
@@ -46,7 +47,7 @@ static inline void move_dim(Move *m, int64_t dim, int64_t in, int64_t out)
 
 void mpri_cuda_move(const Move *m, void *queue);
 
-/* n bytes of an element size, all zero. */
+/* All elements zero. */
 static inline void move_zero(const Tensor *t, void *queue)
 {
     if (t->n)

@@ -1,6 +1,7 @@
-/* Elements of every type in kernels: integers and bool as int64, floats as double or float, with the
- * conversions of the reference kernels. u64 travels in the bits of int64; who compares or divides takes
- * an `is_unsigned`. The type is known at run time only: all threads take one branch. */
+/* Elements of every type in kernels: integers and bool as int64, floats as double or float, with
+ * the conversions of the reference kernels. u64 travels in the bits of int64; who compares or
+ * divides takes an `is_unsigned`. The type is known at run time only: all threads take one branch.
+ */
 #ifndef MPRI_CUDA_NUMBER_CUH
 #define MPRI_CUDA_NUMBER_CUH
 
@@ -66,17 +67,22 @@ static __device__ __forceinline__ int64_t negate(int64_t v) { return (int64_t)(0
 static inline bool cuda_integer(DType t) { return mpri_dtype_is_int(t) || t == MPR_BOOL; }
 #define CUDA_NOT_INTEGER "only integers and bool"
 
-/* ---- elementwise on integers, doubles and comparisons: the walk of elementwise.cuh for V = int64_t, float
- * or double. F: struct { enum { N }; R operator()(const V *x, bool is_unsigned) const; }, R = bool, int64_t
- * or double; is_unsigned: input 0 is u64. A thread per element, 256 a block. ---- */
+/* ---- elementwise on integers, doubles and comparisons: the walk of elementwise.cuh for V =
+ * int64_t, float or double. F: struct { enum { N }; R operator()(const V *x, bool is_unsigned)
+ * const; }, R = bool, int64_t or double; is_unsigned: input 0 is u64. A thread per element, 256 a
+ * block. ---- */
 
-template <typename V> static __device__ __forceinline__ V load_as(const void *p, int type, int64_t i)
+template <typename V>
+static __device__ __forceinline__ V load_as(const void *p, int type, int64_t i)
 {
     if constexpr (std::is_same_v<V, int64_t>) return load_i64(p, type, i);
     else if constexpr (std::is_same_v<V, float>) return load_float(p, type, i);
     else return load_f64(p, type, i);
 }
-static __device__ __forceinline__ void store_as(void *p, int, int64_t i, bool v) { ((uint8_t *)p)[i] = v; }
+static __device__ __forceinline__ void store_as(void *p, int, int64_t i, bool v)
+{
+    ((uint8_t *)p)[i] = v;
+}
 static __device__ __forceinline__ void store_as(void *p, int type, int64_t i, int64_t v)
 {
     store_i64(p, type, i, v);
@@ -97,7 +103,7 @@ template <typename V, typename F> __global__ void k_each(Elements e, Walk w, int
     }
 }
 
-/* in[k] are the call's inputs first, first + 1 … */
+/* in: the F::N inputs, which need not be those of the call. */
 template <typename V, typename F>
 static mpr_status each_of(const KernelCall *c, const Tensor *const *in, F f)
 {
@@ -115,8 +121,8 @@ static mpr_status each_of(const KernelCall *c, const Tensor *const *in, F f)
         same &= in[k]->n == y->n;
     }
     if (!same) walk_init(&w, y, in, F::N);
-    MPRI_LAUNCH((k_each<V, F>), blocks_for(e.n, ELEMENT_THREADS), ELEMENT_THREADS, 0, c->queue, e, w,
-                (int)!same, f);
+    MPRI_LAUNCH((k_each<V, F>), blocks_for(e.n, ELEMENT_THREADS), ELEMENT_THREADS, 0, c->queue, e,
+                w, (int)!same, f);
     return MPR_OK;
 }
 

@@ -1,17 +1,18 @@
-/* OneHot and EyeLike: a thread per element of the result, which is written once. 256 threads a block. */
+/* OneHot and EyeLike: a thread per element of the result, which is written once. 256 threads a
+ * block. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 
 enum { THREADS = 256 };
 
 /* Indices of any number type, from the end when negative; one outside the depth marks nothing. */
-template <typename T>
-__global__ void k_one_hot(const void *idx, int type, const T *values, T *y, int64_t n, int64_t depth,
-                          int64_t inner)
+template <typename T> __global__ void k_one_hot(const void *idx, int type, const T *values, T *y,
+                                                int64_t n, int64_t depth, int64_t inner)
 {
     T off = values[0], on = values[1];
     for (int64_t i = grid_begin(); i < n; i += grid_step()) {
-        int64_t line = i / inner, here = line % depth, at = line / depth * inner + (i - line * inner);
+        int64_t line = i / inner, here = line % depth,
+                at = line / depth * inner + (i - line * inner);
         bool hit;
         if (type_is_float(type)) {
             double v = load_f64(idx, type, at);
@@ -54,8 +55,8 @@ static mpr_status k_eye_like(const KernelCall *c)
     const EyeLikeParams *p = (const EyeLikeParams *)c->params;
     const Tensor *y = &c->out[0];
     if (!y->n) return MPR_OK;
-    MPRI_LAUNCH(k_eye, blocks_for(y->n, THREADS), THREADS, 0, c->queue, y->data, (int)y->dtype, y->n,
-                y->dims[1], p->k);
+    MPRI_LAUNCH(k_eye, blocks_for(y->n, THREADS), THREADS, 0, c->queue, y->data, (int)y->dtype,
+                y->n, y->dims[1], p->k);
     return MPR_OK;
 }
 

@@ -1,12 +1,14 @@
-/* ArgMax and ArgMin: first or last position of the extreme element; a NaN counts as the extreme of both, as
- * in numpy. One warp per line: lanes stride through it and keep their best (key, position), then five
- * shuffles join them. Which lane saw what does not matter, the order of pairs is total. Traffic: the input
- * once; along an inner axis lines are interleaved and neighbours of a warp read far apart. 4 warps a block. */
+/* ArgMax and ArgMin: first or last position of the extreme element; a NaN counts as the extreme of
+ * both, as in numpy. One warp per line: lanes stride through it and keep their best (key,
+ * position), then five shuffles join them. Which lane saw what does not matter, the order of pairs
+ * is total. Traffic: the input once; along an inner axis lines are interleaved and neighbours of a
+ * warp read far apart. 4 warps a block. */
 #include "kernels/cuda/lines.cuh"
 
 enum { WARPS = 4 };
 
-static __device__ __forceinline__ bool wins(uint64_t a, int64_t at, uint64_t b, int64_t bt, int last)
+static __device__ __forceinline__ bool wins(uint64_t a, int64_t at, uint64_t b, int64_t bt,
+                                            int last)
 {
     return a != b ? a > b : last ? at > bt : at < bt;
 }
@@ -14,7 +16,8 @@ static __device__ __forceinline__ bool wins(uint64_t a, int64_t at, uint64_t b, 
 __global__ void k_arg(const void *x, int type, int64_t *y, Lines l, int smallest, int last)
 {
     int lane = threadIdx.x & 31;
-    for (int64_t first = (int64_t)blockIdx.x * WARPS; first < l.count; first += (int64_t)gridDim.x * WARPS) {
+    for (int64_t first = (int64_t)blockIdx.x * WARPS; first < l.count;
+         first += (int64_t)gridDim.x * WARPS) {
         int64_t line = first + (threadIdx.x >> 5), base = line < l.count ? line_base(l, line) : 0;
         uint64_t best = 0;
         int64_t at = -1;
@@ -26,7 +29,8 @@ __global__ void k_arg(const void *x, int type, int64_t *y, Lines l, int smallest
         for (int k = 16; k; k /= 2) {
             uint64_t other = __shfl_xor_sync(FULL_MASK, best, k);
             int64_t there = __shfl_xor_sync(FULL_MASK, at, k);
-            if (there >= 0 && (at < 0 || wins(other, there, best, at, last))) best = other, at = there;
+            if (there >= 0 && (at < 0 || wins(other, there, best, at, last)))
+                best = other, at = there;
         }
         if (lane == 0 && line < l.count) y[line] = at < 0 ? 0 : at;
     }
@@ -38,7 +42,8 @@ static mpr_status arg(const KernelCall *c, int smallest)
     const Tensor *x = &c->in[0], *y = &c->out[0];
     if (!y->n) return MPR_OK;
     MPRI_LAUNCH(k_arg, blocks_for(y->n, WARPS), WARPS * 32, 0, c->queue, x->data, (int)x->dtype,
-                (int64_t *)y->data, lines_of(x, p->axis), smallest, (int)(p->select_last_index != 0));
+                (int64_t *)y->data, lines_of(x, p->axis), smallest,
+                (int)(p->select_last_index != 0));
     return MPR_OK;
 }
 static mpr_status k_arg_max(const KernelCall *c) { return arg(c, 0); }

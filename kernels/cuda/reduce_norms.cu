@@ -1,18 +1,28 @@
 /* ReduceL1, L2, SumSquare, LogSum, LogSumExp of floats, and all reductions of integers.
  *
- * One block per result. Its threads stride through what it folds, the positions found by division along
- * kept and folded axes; then a tree of fixed shape joins them. L2 is scaled by the largest magnitude, so
- * that the norm overflows only where the result does; LogSumExp subtracts the largest element: both read
- * their input twice, the second time from the cache. Integers wrap around; order of u64 is unsigned. 128
- * threads a block. */
+ * One block per result. Its threads stride through what it folds, the positions found by division
+ * along kept and folded axes; then a tree of fixed shape joins them. L2 is scaled by the largest
+ * magnitude, so that the norm overflows only where the result does; LogSumExp subtracts the largest
+ * element: both read their input twice, the second time from the cache. Integers wrap around; order
+ * of u64 is unsigned. 128 threads a block. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 
 #include <math.h>
 
 enum { FOLD_THREADS = 128 };
-enum Norm { NORM_L1, NORM_L2, NORM_SQUARE, NORM_LOG, NORM_LOG_EXP, WHOLE_SUM, WHOLE_PROD, WHOLE_MAX, WHOLE_MIN,
-            WHOLE_MEAN };
+enum Norm {
+    NORM_L1,
+    NORM_L2,
+    NORM_SQUARE,
+    NORM_LOG,
+    NORM_LOG_EXP,
+    WHOLE_SUM,
+    WHOLE_PROD,
+    WHOLE_MAX,
+    WHOLE_MIN,
+    WHOLE_MEAN
+};
 
 typedef struct Folds { /* result i folds x[base(i) + step(j)], j < fold */
     int kept, folded;
@@ -97,7 +107,8 @@ __global__ void k_whole(int f, const void *x, int tx, void *y, int ty, Folds s, 
         __syncthreads();
         if (threadIdx.x == 0) {
             for (int k = 1; k < warps; k++) v = join(f, v, part[k], u);
-            if (f == WHOLE_MEAN && s.fold) v = u ? (int64_t)((uint64_t)v / (uint64_t)s.fold) : v / s.fold;
+            if (f == WHOLE_MEAN && s.fold)
+                v = u ? (int64_t)((uint64_t)v / (uint64_t)s.fold) : v / s.fold;
             store_i64(y, ty, i, v);
         }
         __syncthreads();
@@ -143,8 +154,8 @@ static mpr_status fold_floats(const KernelCall *c, int f)
     const Tensor *x = &c->in[0], *y = &c->out[0];
     if (!y->n) return MPR_OK;
     Folds s = folds_of(c);
-    MPRI_LAUNCH(k_norms, blocks_for(s.n, 1), s.fold <= 64 ? 32 : FOLD_THREADS, 0, c->queue, f, x->data,
-                (int)x->dtype, y->data, (int)y->dtype, s);
+    MPRI_LAUNCH(k_norms, blocks_for(s.n, 1), s.fold <= 64 ? 32 : FOLD_THREADS, 0, c->queue, f,
+                x->data, (int)x->dtype, y->data, (int)y->dtype, s);
     return MPR_OK;
 }
 
@@ -165,8 +176,8 @@ static mpr_status fold_ints(const KernelCall *c, int f)
     const Tensor *x = &c->in[0], *y = &c->out[0];
     if (!y->n) return MPR_OK;
     Folds s = folds_of(c);
-    MPRI_LAUNCH(k_whole, blocks_for(s.n, 1), s.fold <= 64 ? 32 : FOLD_THREADS, 0, c->queue, f, x->data,
-                (int)x->dtype, y->data, (int)y->dtype, s, start_of(f, x->dtype));
+    MPRI_LAUNCH(k_whole, blocks_for(s.n, 1), s.fold <= 64 ? 32 : FOLD_THREADS, 0, c->queue, f,
+                x->data, (int)x->dtype, y->data, (int)y->dtype, s, start_of(f, x->dtype));
     return MPR_OK;
 }
 

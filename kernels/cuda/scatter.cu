@@ -1,7 +1,8 @@
-/* Scatters into a copy of data. The order of the updates counts: with "none" the last one of a place wins,
- * sums and products run in that order. So (place, update) pairs are sorted, and the first pair of a place
- * owns it: it walks its run and stores once, floats in double as the reference kernels do. Traffic: data
- * once, updates once, the pairs a few times. 256 threads a block, one per element of a pair's slice.
+/* Scatters into a copy of data. The order of the updates counts: with "none" the last one of a
+ * place wins, sums and products run in that order. So (place, update) pairs are sorted, and the
+ * first pair of a place owns it: it walks its run and stores once, floats in double as the
+ * reference kernels do. Traffic: data once, updates once, the pairs a few times. 256 threads a
+ * block, one per element of a pair's slice.
  *
  * An index outside its axis is noted in the device's fault, its update is dropped. */
 #include "kernels/cuda/move.cuh"
@@ -26,7 +27,7 @@ typedef struct Places {
     const void *at;
     int type, step;
     DeviceFault *fault;
-    int depth;                                                /* coordinates per update; 0: elements */
+    int depth; /* coordinates per update; 0: elements */
     int rank, axis;                                           /* elements: of the indices */
     int64_t dims[MPRI_TENSOR_RANK], stride[MPRI_TENSOR_RANK]; /* of the indices; of data */
     int64_t dim[MPRI_TENSOR_RANK];                            /* what index k is limited by */
@@ -99,7 +100,8 @@ __global__ void k_join_runs(const uint64_t *sorted, int64_t n, int64_t slice, in
                             const void *updates, void *y, int type, int f)
 {
     for (int64_t i = grid_begin(); i < n * slice; i += grid_step()) {
-        int64_t j = i / slice, r = i - j * slice, place = place_of(sorted[j]), at = place * slice + r;
+        int64_t j = i / slice, r = i - j * slice, place = place_of(sorted[j]),
+                at = place * slice + r;
         if (place == nowhere || (j > 0 && place_of(sorted[j - 1]) == place)) continue;
         if (type_is_float(type)) {
             double v = load_f64(y, type, at);
@@ -144,8 +146,8 @@ static mpr_status scatter(const KernelCall *c, const Places *p, int64_t n, int64
                         (const T *)u->data, (T *)y->data);
         });
     else
-        MPRI_LAUNCH(k_join_runs, blocks, THREADS, 0, c->queue, sorted, n, slice, p->nowhere, u->data,
-                    y->data, (int)y->dtype, f);
+        MPRI_LAUNCH(k_join_runs, blocks, THREADS, 0, c->queue, sorted, n, slice, p->nowhere,
+                    u->data, y->data, (int)y->dtype, f);
     return MPR_OK;
 }
 
@@ -182,7 +184,8 @@ static mpr_status k_scatter_nd(const KernelCall *c)
     Places p = places_of(c);
     p.depth = (int)idx->dims[idx->rank - 1];
     for (int k = 0; k < p.depth; k++) p.dim[k] = y->dims[k];
-    return scatter(c, &p, span_of(idx, 0, idx->rank - 1), span_of(y, p.depth, y->rank), s->reduction);
+    return scatter(c, &p, span_of(idx, 0, idx->rank - 1), span_of(y, p.depth, y->rank),
+                   s->reduction);
 }
 
 static const char *refuse_scatter(const KernelSig *s)
@@ -215,7 +218,8 @@ template <typename T> __global__ void k_rows_at(const T *u, T *y, Rows s)
         int64_t row = o / s.per_row, at = s.type ? load_int(s.first, s.type, row) : 0;
         int64_t high = s.circular ? s.room : s.room - s.n + 1;
         if (at < 0 || at >= high) {
-            if (r == 0 && j == 0 && o == row * s.per_row) note_fault(s.fault, s.step, 2, row, at, 0, high);
+            if (r == 0 && j == 0 && o == row * s.per_row)
+                note_fault(s.fault, s.step, 2, row, at, 0, high);
             continue;
         }
         y[(o * s.room + (at + j) % s.room) * s.inner + r] = u[i];
@@ -227,15 +231,22 @@ static mpr_status k_tensor_scatter(const KernelCall *c)
     const TensorScatterParams *p = (const TensorScatterParams *)c->params;
     const Tensor *y = &c->out[0], *u = &c->in[1], *first = input_of(c, 2);
     int axis = axis_of(p->axis, y->rank);
-    Rows s = {u->dims[axis], span_of(u, axis + 1, u->rank), y->dims[axis], span_of(u, 1, axis), u->n,
-              p->mode[0] == 'c', first ? (int)first->dtype : 0, c->step_id, first ? first->data : NULL,
+    Rows s = {u->dims[axis],
+              span_of(u, axis + 1, u->rank),
+              y->dims[axis],
+              span_of(u, 1, axis),
+              u->n,
+              p->mode[0] == 'c',
+              first ? (int)first->dtype : 0,
+              c->step_id,
+              first ? first->data : NULL,
               c->device_fault};
     copy_data(c);
     if (!u->n) return MPR_OK;
     with_size(mpri_dtype_size(y->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_rows_at<T>, blocks_for(u->n, THREADS), THREADS, 0, c->queue, (const T *)u->data,
-                    (T *)y->data, s);
+        MPRI_LAUNCH(k_rows_at<T>, blocks_for(u->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)u->data, (T *)y->data, s);
     });
     return MPR_OK;
 }
@@ -247,7 +258,8 @@ static const char *refuse_tensor_scatter(const KernelSig *s)
     return s->in[1].dtype == s->out[0].dtype ? NULL : "cache and update of different types";
 }
 
-#define SCATTER_ROW(Op, lower, fn) CUDA_ROW(Op, lower, fn, .refuse = refuse_scatter, .workspace = pair_bytes)
+#define SCATTER_ROW(Op, lower, fn) \
+    CUDA_ROW(Op, lower, fn, .refuse = refuse_scatter, .workspace = pair_bytes)
 static const KernelRow rows[] = {
     SCATTER_ROW(Scatter, "scatter", k_scatter_elements),
     SCATTER_ROW(ScatterElements, "scatterelements", k_scatter_elements),

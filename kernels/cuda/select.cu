@@ -1,7 +1,8 @@
-/* Elements picked by contents: Compress, NonZero, ReverseSequence. Sizes were counted by the shape rules,
- * kernels fill what fits. One block numbers what is picked: its threads count pieces of the list, a scan over
- * the pieces tells each where its first one goes, then they write in order. Traffic: the list twice; rows of
- * Compress are then moved by all blocks. 1024 threads count, 256 a block move. */
+/* Elements picked by contents: Compress, NonZero, ReverseSequence. Sizes were counted by the shape
+ * rules, kernels fill what fits. One block numbers what is picked: its threads count pieces of the
+ * list, a scan over the pieces tells each where its first one goes, then they write in order.
+ * Traffic: the list twice; rows of Compress are then moved by all blocks. 1024 threads count, 256 a
+ * block move. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 
@@ -16,7 +17,8 @@ static __device__ __forceinline__ bool is_set(const void *p, int type, int64_t i
 __global__ void k_find(const void *p, int type, int64_t n, int64_t *found, int64_t room)
 {
     MPRI_SHARED(int64_t, count, COUNTERS);
-    int64_t piece = (n + blockDim.x - 1) / blockDim.x, from = piece * threadIdx.x, to = from + piece, mine = 0;
+    int64_t piece = (n + blockDim.x - 1) / blockDim.x, from = piece * threadIdx.x,
+            to = from + piece, mine = 0;
     if (to > n) to = n;
     for (int64_t i = from; i < to; i++) mine += is_set(p, type, i);
     count[threadIdx.x] = mine;
@@ -33,9 +35,8 @@ __global__ void k_find(const void *p, int type, int64_t n, int64_t *found, int64
 }
 
 /* The list may be longer than what it picks from: what lies behind is not looked at. */
-template <typename T>
-__global__ void k_pick(const T *x, T *y, const int64_t *found, int64_t total, int64_t n, int64_t picked,
-                       int64_t inner)
+template <typename T> __global__ void k_pick(const T *x, T *y, const int64_t *found, int64_t total,
+                                             int64_t n, int64_t picked, int64_t inner)
 {
     for (int64_t i = grid_begin(); i < total; i += grid_step()) {
         int64_t line = i / inner, o = line / picked;
@@ -61,7 +62,8 @@ static mpr_status k_compress(const KernelCall *c)
     Slices s = slices_of(x, p->axis), t = slices_of(y, p->axis);
     int64_t *found = (int64_t *)c->workspace, n = condition->n < s.n ? condition->n : s.n;
     if (!y->n) return MPR_OK;
-    MPRI_LAUNCH(k_find, 1, COUNTERS, 0, c->queue, condition->data, (int)condition->dtype, n, found, t.n);
+    MPRI_LAUNCH(k_find, 1, COUNTERS, 0, c->queue, condition->data, (int)condition->dtype, n, found,
+                t.n);
     with_size(mpri_dtype_size(y->dtype), [&](auto zero) {
         typedef decltype(zero) T;
         MPRI_LAUNCH(k_pick<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (const T *)x->data,
@@ -104,7 +106,8 @@ static mpr_status k_non_zero(const KernelCall *c)
     d.rank = x->rank;
     for (int k = 0; k < x->rank; k++) d.dims[k] = x->dims[k];
     int64_t n = y->dims[1], *out = (int64_t *)y->data;
-    MPRI_LAUNCH(k_find, 1, COUNTERS, 0, c->queue, x->data, (int)x->dtype, x->n, out + (d.rank - 1) * n, n);
+    MPRI_LAUNCH(k_find, 1, COUNTERS, 0, c->queue, x->data, (int)x->dtype, x->n,
+                out + (d.rank - 1) * n, n);
     MPRI_LAUNCH(k_coordinates, blocks_for(n, THREADS), THREADS, 0, c->queue, out, n, d);
     return MPR_OK;
 }
@@ -123,7 +126,8 @@ template <typename T> __global__ void k_reverse(const T *x, T *y, Sequences s)
     for (int64_t i = grid_begin(); i < s.total; i += grid_step()) {
         int64_t line = i / s.inner, r = i - line * s.inner;
         int64_t b = s.batch_second ? line % s.batch : line / s.time,
-                t = s.batch_second ? line / s.batch : line % s.time, len = load_int(s.lengths, s.type, b);
+                t = s.batch_second ? line / s.batch : line % s.time,
+                len = load_int(s.lengths, s.type, b);
         if (len < 0 || len > s.time) {
             if (t == 0 && r == 0) note_fault(s.fault, s.step, 1, b, len, 0, s.time + 1);
             len = 0;
@@ -143,8 +147,8 @@ static mpr_status k_reverse_sequence(const KernelCall *c)
     if (!y->n) return MPR_OK;
     with_size(mpri_dtype_size(y->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_reverse<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (const T *)x->data,
-                    (T *)y->data, s);
+        MPRI_LAUNCH(k_reverse<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)x->data, (T *)y->data, s);
     });
     return MPR_OK;
 }

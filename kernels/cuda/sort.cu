@@ -1,7 +1,8 @@
-/* Merge sort. Blocks sort tiles of 1024 keys in shared memory (bitonic network, Batcher 1968), then each
- * pass merges pairs of runs: a thread per key finds by bisection how many keys of the partner run stand
- * before it, which is where it goes. Traffic: the keys twice per pass, log2(n / 1024) passes, plus the
- * bisections, which the cache answers. 512 threads a block for tiles, 256 for passes. */
+/* Merge sort. Blocks sort tiles of 1024 keys in shared memory (bitonic network, Batcher 1968), then
+ * each pass merges pairs of runs: a thread per key finds by bisection how many keys of the partner
+ * run stand before it, which is where it goes. Traffic: the keys twice per pass, log2(n / 1024)
+ * passes, plus the bisections, which the cache answers. 512 threads a block for tiles, 256 for
+ * passes. */
 #include "kernels/cuda/sort.cuh"
 
 enum { SORT_TILE = 1024, SORT_THREADS = SORT_TILE / 2, MERGE_THREADS = 256 };
@@ -73,11 +74,11 @@ template <typename K> static K *sort(K *keys, K *spare, int64_t n, int64_t lines
     int size = 2;
     while (size < n && size < SORT_TILE) size *= 2;
     int threads = size / 2 < 32 ? 32 : size / 2;
-    MPRI_LAUNCH(k_sort_tiles<K>, blocks_for(tiles, 1), threads, 0, queue, keys, n, tiles_per_line, tiles,
-                size);
+    MPRI_LAUNCH(k_sort_tiles<K>, blocks_for(tiles, 1), threads, 0, queue, keys, n, tiles_per_line,
+                tiles, size);
     for (int64_t run = SORT_TILE; run < n; run *= 2) {
-        MPRI_LAUNCH(k_merge<K>, blocks_for(n * lines, MERGE_THREADS), MERGE_THREADS, 0, queue, keys, spare,
-                    n, n * lines, run);
+        MPRI_LAUNCH(k_merge<K>, blocks_for(n * lines, MERGE_THREADS), MERGE_THREADS, 0, queue, keys,
+                    spare, n, n * lines, run);
         K *t = keys;
         keys = spare;
         spare = t;

@@ -1,7 +1,9 @@
-/* Sorting in kernels' workspace: `lines` independent lists of n distinct keys each, ascending. The order
- * is the keys' alone, so every run gives the same; keys that carry a position make any sort stable.
+/* Sorting in kernels' workspace: `lines` independent lists of n distinct keys each, ascending. The
+ * order is the keys' alone, so every run gives the same; keys that carry a position make any sort
+ * stable.
  *
- * The result lies in `keys` or in `spare` (of the same size), which is returned: where, follows from n. */
+ * The result lies in `keys` or in `spare` (of the same size), which is returned: where, follows
+ * from n. */
 #ifndef MPRI_CUDA_SORT_CUH
 #define MPRI_CUDA_SORT_CUH
 

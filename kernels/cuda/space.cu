@@ -1,7 +1,7 @@
-/* Moves between channels and patches: transposed views of six dims, by the engine of move.cuh; a pixel's
- * block is two dims of the picture and two of the channels. Traffic: read once, written once. Col2Im and
- * its gradient: a thread per element of the image or the columns, which looks at the windows that meet it;
- * sums in the order of the taps. 256 threads a block. */
+/* Moves between channels and patches: transposed views of six dims, by the engine of move.cuh; a
+ * pixel's block is two dims of the picture and two of the channels. Traffic: read once, written
+ * once. Col2Im and its gradient: a thread per element of the image or the columns, which looks at
+ * the windows that meet it; sums in the order of the taps. 256 threads a block. */
 #include "kernels/cuda/move.cuh"
 #include "runtime/op/window.h"
 
@@ -9,8 +9,8 @@
 
 enum { THREADS = 256 };
 
-/* The wide side is [N, C, H b, W b]; the deep one [N, depth, H, W], depth = (C, b, b) with channels_first, or
- * (b, b, C), which is the only order of SpaceToDepth. */
+/* The wide side is [N, C, H b, W b]; the deep one [N, depth, H, W], depth = (C, b, b) with
+ * channels_first, or (b, b, C), which is the only order of SpaceToDepth. */
 static mpr_status between(const KernelCall *c, const Tensor *wide, int64_t b, bool channels_first,
                           bool to_wide)
 {
@@ -119,8 +119,8 @@ static mpr_status k_col2im(const KernelCall *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
     if (!y->n) return MPR_OK;
-    MPRI_LAUNCH(k_image, blocks_for(y->n, THREADS), THREADS, 0, c->queue, x->data, (int)x->dtype, y->data,
-                (int)y->dtype, y->n, blocks_of(c, y, &c->in[2]));
+    MPRI_LAUNCH(k_image, blocks_for(y->n, THREADS), THREADS, 0, c->queue, x->data, (int)x->dtype,
+                y->data, (int)y->dtype, y->n, blocks_of(c, y, &c->in[2]));
     return MPR_OK;
 }
 
@@ -132,8 +132,8 @@ static mpr_status k_col2im_grad(const KernelCall *c)
     if (!dy->n || !dx->n) return MPR_OK;
     with_size(mpri_dtype_size(dy->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_columns<T>, blocks_for(dy->n, THREADS), THREADS, 0, c->queue, (const T *)dy->data,
-                    (T *)dx->data, dy->n, blocks_of(c, dy, &c->in[1]));
+        MPRI_LAUNCH(k_columns<T>, blocks_for(dy->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)dy->data, (T *)dx->data, dy->n, blocks_of(c, dy, &c->in[1]));
     });
     return MPR_OK;
 }

@@ -1,7 +1,8 @@
-/* Tile, Pad and CenterCropPad: any type, by element size. Tile is a move that walks every dim of the source
- * again and again. Pad looks its source up axis by axis (runtime/op/pad_index.h defines where), a thread per
- * element of the result; the pads must be constants, what fills lies on the device. Traffic: what is moved,
- * read once and written once, in Tile read from the cache. 256 threads a block. */
+/* Tile, Pad and CenterCropPad: any type, by element size. Tile is a move that walks every dim of
+ * the source again and again. Pad looks its source up axis by axis (runtime/op/pad_index.h defines
+ * where), a thread per element of the result; the pads must be constants, what fills lies on the
+ * device. Traffic: what is moved, read once and written once, in Tile read from the cache. 256
+ * threads a block. */
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/number.cuh"
 #include "runtime/op/pad_index.h"
@@ -28,7 +29,8 @@ typedef struct Padding {
     int64_t before[MPRI_TENSOR_RANK], after[MPRI_TENSOR_RANK];
 } Padding;
 
-template <typename T> __global__ void k_padded(const T *x, const T *fill, T *y, int64_t n, Padding p)
+template <typename T>
+__global__ void k_padded(const T *x, const T *fill, T *y, int64_t n, Padding p)
 {
     char mode[2] = {(char)p.mode, 0};
     T other = fill ? *fill : (T)0;
@@ -37,7 +39,8 @@ template <typename T> __global__ void k_padded(const T *x, const T *fill, T *y, 
         bool inside = true;
         for (int k = p.rank - 1; k >= 0; k--) {
             int64_t q = rest / p.dims[k];
-            int64_t at = mpri_pad_source(mode, p.in[k], p.before[k], p.after[k], rest - q * p.dims[k]);
+            int64_t at =
+                mpri_pad_source(mode, p.in[k], p.before[k], p.after[k], rest - q * p.dims[k]);
             inside = inside && at >= 0;
             from += at * stride;
             stride *= p.in[k];
@@ -55,8 +58,9 @@ static mpr_status pad(const KernelCall *c, Padding *p, const Tensor *fill)
     for (int k = 0; k < y->rank; k++) p->dims[k] = y->dims[k], p->in[k] = x->dims[k];
     with_size(mpri_dtype_size(y->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_padded<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue, (const T *)x->data,
-                    fill ? (const T *)fill->data : NULL, (T *)y->data, y->n, *p);
+        MPRI_LAUNCH(k_padded<T>, blocks_for(y->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)x->data, fill ? (const T *)fill->data : NULL, (T *)y->data, y->n,
+                    *p);
     });
     return MPR_OK;
 }
@@ -80,7 +84,8 @@ static mpr_status k_pad(const KernelCall *c)
 static const char *refuse_pad(const KernelSig *s)
 {
     for (int k = 1; k < s->n_in; k += 2)
-        if (mpri_tensor_here(&s->in[k]) && !(s->const_in >> k & 1)) return "pads and axes are no constants";
+        if (mpri_tensor_here(&s->in[k]) && !(s->const_in >> k & 1))
+            return "pads and axes are no constants";
     return NULL;
 }
 

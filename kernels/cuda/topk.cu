@@ -1,6 +1,7 @@
-/* TopK: every line is sorted by (value, position), see sort.cuh, and its first k leave. The order is total,
- * so the result does not depend on how the sort runs. Traffic: the line's keys, 16 bytes each, once per pass
- * of the sort. The gradient writes zeros, then the k values. 256 threads a block. */
+/* TopK: every line is sorted by (value, position), see sort.cuh, and its first k leave. The order
+ * is total, so the result does not depend on how the sort runs. Traffic: the line's keys, 16 bytes
+ * each, once per pass of the sort. The gradient writes zeros, then the k values. 256 threads a
+ * block. */
 #include "kernels/cuda/lines.cuh"
 #include "kernels/cuda/sort.cuh"
 
@@ -15,8 +16,8 @@ __global__ void k_line_keys(const void *x, int type, Lines l, int largest, WideK
     }
 }
 
-template <typename T>
-__global__ void k_first_of(const WideKey *sorted, Lines l, const T *x, Lines to, T *values, int64_t *indices)
+template <typename T> __global__ void k_first_of(const WideKey *sorted, Lines l, const T *x,
+                                                 Lines to, T *values, int64_t *indices)
 {
     for (int64_t i = grid_begin(); i < to.count * to.n; i += grid_step()) {
         int64_t line = i / to.n, j = i - line * to.n, from = (int64_t)sorted[line * l.n + j].low;
@@ -33,13 +34,14 @@ static mpr_status k_topk(const KernelCall *c)
     Lines l = lines_of(x, p->axis), to = lines_of(values, p->axis);
     WideKey *keys = (WideKey *)c->workspace;
     if (!values->n) return MPR_OK;
-    MPRI_LAUNCH(k_line_keys, blocks_for(x->n, THREADS), THREADS, 0, c->queue, x->data, (int)x->dtype, l,
-                (int)(p->largest != 0), keys);
+    MPRI_LAUNCH(k_line_keys, blocks_for(x->n, THREADS), THREADS, 0, c->queue, x->data,
+                (int)x->dtype, l, (int)(p->largest != 0), keys);
     const WideKey *sorted = mpri_cuda_sort_wide(keys, keys + x->n, l.n, l.count, c->queue);
     with_size(mpri_dtype_size(x->dtype), [&](auto zero) {
         typedef decltype(zero) T;
         MPRI_LAUNCH(k_first_of<T>, blocks_for(values->n, THREADS), THREADS, 0, c->queue, sorted, l,
-                    (const T *)x->data, to, (T *)values->data, indices ? (int64_t *)indices->data : NULL);
+                    (const T *)x->data, to, (T *)values->data,
+                    indices ? (int64_t *)indices->data : NULL);
     });
     return MPR_OK;
 }
@@ -68,9 +70,9 @@ static mpr_status k_topk_grad(const KernelCall *c)
     if (!dy->n) return MPR_OK;
     with_size(mpri_dtype_size(dy->dtype), [&](auto zero) {
         typedef decltype(zero) T;
-        MPRI_LAUNCH(k_put_back<T>, blocks_for(dy->n, THREADS), THREADS, 0, c->queue, (const T *)dy->data,
-                    (const int64_t *)c->in[1].data, lines_of(dy, p->axis), (T *)dx->data,
-                    lines_of(dx, p->axis));
+        MPRI_LAUNCH(k_put_back<T>, blocks_for(dy->n, THREADS), THREADS, 0, c->queue,
+                    (const T *)dy->data, (const int64_t *)c->in[1].data, lines_of(dy, p->axis),
+                    (T *)dx->data, lines_of(dx, p->axis));
     });
     return MPR_OK;
 }

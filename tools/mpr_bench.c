@@ -214,7 +214,7 @@ static int measure(Cli *cli, const char *path, Row *row, int64_t batch)
 
 static void print_row(const char *format, const Row *r, bool first, json_t *list)
 {
-    double seconds = r->median_ms * 1e-3, gflops = r->flops / seconds * 1e-9, fraction = r->flops / seconds / (r->peak * r->threads);
+    double seconds = r->median_ms * 1e-3, gflops = r->flops / seconds * 1e-9, fraction = r->peak > 0 ? r->flops / seconds / (r->peak * r->threads) : 0;
     double rate = (double)r->batch / seconds;
     if (list) {
         json_array_append_new(list, json_pack("{s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:o,s:I,s:I,s:I,s:I,s:I,s:f}", "model", r->model, "phase", r->phase,

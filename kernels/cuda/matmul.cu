@@ -156,7 +156,7 @@ typedef struct Spaces {
 static Spaces spaces_of(const Product *p, const Tensor *in, const Tensor *out)
 {
     Spaces s;
-    s.wide_a = MPRI_LT_WORKSPACE;
+    s.wide_a = mpri_cuda_product_workspace(p->m * p->n * p->batch);
     s.wide_b = s.wide_a + (p->ta != common_type(p) ? aligned((size_t)in[0].n * 4) : 0);
     s.product = s.wide_b + (p->tb != common_type(p) ? aligned((size_t)in[1].n * 4) : 0);
     s.all = s.product + (product_type(p) != p->tc ? aligned((size_t)out->n * 4) : 0);
@@ -184,6 +184,7 @@ static mpr_status prepare_product(const KernelSig *s, Device *d, Arena *arena, v
     lt.type = common_type(&p), lt.out = product_type(&p);
     lt.bias = p.bias && !own_bias(&p);
     lt.batch = p.batch;
+    lt.workspace = mpri_cuda_product_workspace(p.m * p.n * p.batch);
     lt.a_step = p.a_step, lt.b_step = p.b_step, lt.c_step = p.m * p.n;
     /* buffers begin 64 bytes aligned; what a call or an item begins at follows from the steps */
     lt.a_align = mpri_cuda_step_align(p.a_step ? p.a_step : p.m * p.k, lt.type);

@@ -50,7 +50,7 @@ static cublasStatus_t choose(const LtProduct *p, LtHeld *h)
     cublasLtMatmulPreferenceOpaque_t pref;
     cublasLtMatmulHeuristicResult_t best;
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    const size_t workspace = MPRI_LT_WORKSPACE;
+    const size_t workspace = h->workspace;
     int found = 0;
     LT(lt->MatmulPreferenceInit_internal(&pref, sizeof pref));
 #define PREFER(name, value) \
@@ -69,10 +69,18 @@ static cublasStatus_t choose(const LtProduct *p, LtHeld *h)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+size_t mpri_cuda_product_workspace(int64_t outputs)
+{
+    const int64_t parts = 16;
+    if (outputs > MPRI_LT_WORKSPACE / (parts * (int64_t)sizeof(float))) return MPRI_LT_WORKSPACE;
+    return ((size_t)(outputs * parts) * sizeof(float) + 255) & ~(size_t)255;
+}
+
 mpr_status mpri_cuda_product_prepare(const LtProduct *p, const CudaDevice *d, LtHeld *h, Err *err)
 {
     memset(h, 0, sizeof *h);
     h->lt = d->lt;
+    h->workspace = p->workspace ? p->workspace : MPRI_LT_WORKSPACE;
     h->handle = (cublasLtHandle_t)d->lt_handle;
     cublasStatus_t st = describe(p, h);
     if (st == CUBLAS_STATUS_SUCCESS) st = choose(p, h);
@@ -89,7 +97,7 @@ mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const vo
                                               sizeof bias) != CUBLAS_STATUS_SUCCESS)
         return MPR_E_DEVICE;
     return h->lt->Matmul(h->handle, &h->desc, &alpha, b, &h->a, a, &h->b, &zero, c, &h->c, c, &h->c,
-                         &h->algo, workspace, MPRI_LT_WORKSPACE,
+                         &h->algo, workspace, h->workspace,
                          (cudaStream_t)queue) == CUBLAS_STATUS_SUCCESS
                ? MPR_OK
                : MPR_E_DEVICE;

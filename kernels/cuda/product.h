@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { MPRI_LT_WORKSPACE = 32 << 20 }; /* bytes that a run may use */
+enum { MPRI_LT_WORKSPACE = 32 << 20 }; /* bytes that a run may use at most */
 
 /* C[m,n] = alpha A[m,k] B[k,n] for every item of the batch, row-major and dense. trans: the operand is stored
  * as its transpose. */
@@ -24,6 +24,7 @@ typedef struct LtProduct {
     int64_t batch;
     int64_t a_step, b_step, c_step; /* elements from item to item; 0: one for all */
     uint32_t a_align, b_align, c_align; /* bytes that every address of an item is a multiple of */
+    size_t workspace;               /* bytes that a run gets; 0: MPRI_LT_WORKSPACE */
 } LtProduct;
 
 typedef struct LtHeld {
@@ -32,7 +33,12 @@ typedef struct LtHeld {
     cublasLtMatmulAlgo_t algo;
     const CublasLt *lt;
     cublasLtHandle_t handle;
+    size_t workspace;
 } LtHeld;
+
+/* Enough for a product of so many results to be cut 16 times along k; the algorithm is chosen among those
+ * that this is enough for. */
+size_t mpri_cuda_product_workspace(int64_t outputs);
 
 /* Fills *h, which needs no release. m, n, k and batch are not 0. MPR_E_DEVICE: the library has no such
  * product. */

@@ -16,7 +16,7 @@ mpr_status mpri_bench_peak(mpr_context *ctx, double *flops_per_second, Err *err)
 {
     Device *d;
     TRY(mpri_context_device(ctx, &d, err));
-    *flops_per_second = mpri_cpu_peak(d->isa);
+    *flops_per_second = d->shared ? mpri_cpu_peak(d->isa) : 0;
     mpri_device_destroy(d);
     return MPR_OK;
 }
@@ -78,6 +78,21 @@ static mpr_status time_gemm(Device *d, const BenchGemm *g, GemmMemory *m, double
     return MPR_OK;
 }
 
+/* On a device with memory of its own: the kernel that a plan there has for the node. */
+static mpr_status time_node(mpr_context *ctx, Device *d, const BenchGemm *g, double *seconds,
+                            Err *err)
+{
+    char inputs[128], node[64];
+    mpr_op_rate rate = {.size = sizeof rate};
+    snprintf(inputs, sizeof inputs, "a: F[%lld,%lld]|b: F[%lld,%lld]",
+             (long long)(g->trans_a ? g->k : g->m), (long long)(g->trans_a ? g->m : g->k),
+             (long long)(g->trans_b ? g->n : g->k), (long long)(g->trans_b ? g->k : g->n));
+    snprintf(node, sizeof node, "Gemm(a, b) {transA=%d, transB=%d}", g->trans_a, g->trans_b);
+    TRY(mpri_bench_node(ctx, d, inputs, node, g->dtype, g->repeat, &rate, err));
+    *seconds = rate.seconds;
+    return MPR_OK;
+}
+
 mpr_status mpri_bench_gemm(mpr_context *ctx, const BenchGemm *g, double *seconds, Err *err)
 {
     bool type = g->dtype == MPR_FLOAT32 || mpri_dtype_is_low(g->dtype);
@@ -92,7 +107,8 @@ mpr_status mpri_bench_gemm(mpr_context *ctx, const BenchGemm *g, double *seconds
     GemmMemory m = {0};
     *seconds = 0;
     TRY(mpri_context_device(ctx, &d, err));
-    mpr_status status = time_gemm(d, g, &m, seconds, err);
+    mpr_status status = d->shared ? time_gemm(d, g, &m, seconds, err)
+                                  : time_node(ctx, d, g, seconds, err);
     d->mem_free(d, m.a);
     d->mem_free(d, m.b);
     d->mem_free(d, m.c);

@@ -13,6 +13,9 @@ typedef struct BenchGemm {
 
 mpr_status mpri_bench_peak(mpr_context *ctx, double *flops_per_second, Err *err);
 mpr_status mpri_bench_gemm(mpr_context *ctx, const BenchGemm *g, double *seconds, Err *err);
+/* A node y = NODE over inputs "a: F[2,3]|b: F[3]", F being type, timed by the device's kernels. */
+mpr_status mpri_bench_node(mpr_context *ctx, Device *d, const char *inputs, const char *node,
+                           mpr_dtype type, int repeat, mpr_op_rate *rate, Err *err);
 /* The operator of that number; name NULL past the last one. */
 mpr_status mpri_bench_op(mpr_context *ctx, int index, mpr_dtype type, int repeat, mpr_op_rate *rate,
                          Err *err);

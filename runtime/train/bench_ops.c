@@ -163,6 +163,13 @@ static mpr_status run_row(mpr_context *ctx, Device *d, const OpRow *row, DType t
     return status;
 }
 
+mpr_status mpri_bench_node(mpr_context *ctx, Device *d, const char *inputs, const char *node,
+                           mpr_dtype type, int repeat, mpr_op_rate *rate, Err *err)
+{
+    const OpRow row = {.inputs = inputs, .node = node};
+    return run_row(ctx, d, &row, type, repeat, rate, err);
+}
+
 mpr_status mpri_bench_op(mpr_context *ctx, int index, mpr_dtype type, int repeat, mpr_op_rate *rate,
                          Err *err)
 {
@@ -189,6 +196,16 @@ static void copy_tile(void *ctx, int64_t tile)
     memcpy(m[1] + tile * COPY_TILE, m[0] + tile * COPY_TILE, COPY_TILE);
 }
 
+/* A device with memory of its own: by a kernel that reads and writes every element once. */
+static mpr_status time_kernel(mpr_context *ctx, Device *d, int repeat, double *bytes_per_second,
+                              Err *err)
+{
+    mpr_op_rate rate = {.size = sizeof rate};
+    TRY(mpri_bench_node(ctx, d, "x: F[16777216]", "Neg(x)", MPR_FLOAT32, repeat, &rate, err));
+    if (rate.seconds > 0) *bytes_per_second = rate.bytes / rate.seconds;
+    return MPR_OK;
+}
+
 static void time_copy(Device *d, void **memory, int repeat, double *bytes_per_second)
 {
     size_t bytes = (size_t)COPY_TILE * COPY_TILES;
@@ -208,6 +225,11 @@ mpr_status mpri_bench_copy(mpr_context *ctx, int repeat, double *bytes_per_secon
     size_t bytes = (size_t)COPY_TILE * COPY_TILES;
     *bytes_per_second = 0;
     TRY(mpri_context_device(ctx, &d, err));
+    if (!d->shared) {
+        mpr_status timed = time_kernel(ctx, d, repeat > 1 ? repeat : 1, bytes_per_second, err);
+        mpri_device_destroy(d);
+        return timed;
+    }
     mpr_status status = d->mem_alloc(d, bytes, &memory[0], err);
     if (status == MPR_OK) status = d->mem_alloc(d, bytes, &memory[1], err);
     if (status == MPR_OK) time_copy(d, memory, repeat > 1 ? repeat : 1, bytes_per_second);

@@ -150,7 +150,11 @@ static mpr_status make_plan(mpr_optimizer *opt, UpdatePart part, Err *err)
     }
     PlanOptions o = {.kernels = s->o.kernels};
     TRY(mpri_plan_create(s->device, &s->store, u.g, arena, &o, &opt->plan[part], err));
-    return mpri_plan_bind_memory(opt->plan[part], NULL, err);
+    status = mpri_plan_bind_memory(opt->plan[part], NULL, err);
+    if (status == MPR_OK) return MPR_OK;
+    mpri_plan_destroy(opt->plan[part]); /* a later step makes it anew */
+    opt->plan[part] = NULL;
+    return status;
 }
 
 void mpri_optimizer_plans_free(mpr_optimizer *opt)

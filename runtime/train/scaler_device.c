@@ -122,8 +122,11 @@ static mpr_status run_over(mpr_scaler *sc, const OpDef *op, const char *const *s
     }
     PlanOptions o = {.kernels = s->o.kernels};
     TRY(mpri_plan_create(s->device, &s->store, g, arena, &o, plan, err));
-    TRY(mpri_plan_bind_memory(*plan, NULL, err));
-    return mpri_plan_run(*plan, -1, 0, 0, err);
+    status = mpri_plan_bind_memory(*plan, NULL, err);
+    if (status == MPR_OK) return mpri_plan_run(*plan, -1, 0, 0, err);
+    mpri_plan_destroy(*plan); /* a later step makes it anew */
+    *plan = NULL;
+    return status;
 }
 
 mpr_status mpri_scaler_over(mpr_scaler *sc, const char *slot, double divisor, Plan **plan, Err *err)

@@ -148,6 +148,7 @@ typedef struct mpr_context_options {
     const char *device;    /* NULL or "cpu"; "cpu", "cuda", "cuda:N", "auto", "null" */
     int threads;           /* 0: as many as the process may use */
     const mpr_limits *limits;
+    int no_cuda_graph;     /* 1: kernels are launched one by one; the same bits, slower */
 } mpr_context_options;
 
 /* A context holds allocator, log sink, limits and device choice. options may be NULL. On failure *out is
@@ -473,7 +474,8 @@ MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_create(mpr_context *ctx, mpr
 /* Order of strength: default < file (load) < MPR_* variables (environment) < set, whatever the order of the
  * calls. A list option takes one more item per set. "none" or an empty value clears an option that has no
  * default; flags take true or false (NULL: true). MPR_E_USAGE names the allowed values, or the nearest name.
- * Keys that concern the program and its context (device, threads, json, quiet, verbose, color, no-progress) may
+ * Keys that concern the program and its context (device, threads, json, quiet, verbose, color, no-progress,
+ * no-cuda-graph) may
  * stand in a file too; load passes over them. */
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_set(mpr_trainer_options *o, const char *name, const char *value);
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_load(mpr_trainer_options *o, const char *yaml_file);

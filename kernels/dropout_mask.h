@@ -28,13 +28,19 @@ MPRI_RULE void mpri_dropout_rule(DropoutDraw *d, double ratio, bool training)
 }
 
 /* The part that follows from the node and the pass. */
+MPRI_RULE void mpri_dropout_pass(DropoutDraw *d, uint64_t node_seed, uint64_t node_stream,
+                                 uint64_t seed, uint64_t step)
+{
+    d->seed = seed ^ node_seed * 0x9E3779B97F4A7C15;
+    d->stream = step << 24 ^ node_stream;
+}
+
 static inline DropoutDraw mpri_dropout_stream(const KernelCall *c)
 {
     const DropoutParams *p = (const DropoutParams *)c->params;
     DropoutDraw d;
     mpri_dropout_rule(&d, 0, false);
-    d.seed = c->seed ^ (uint64_t)p->seed * 0x9E3779B97F4A7C15;
-    d.stream = c->step << 24 ^ (uint64_t)p->stream;
+    mpri_dropout_pass(&d, (uint64_t)p->seed, (uint64_t)p->stream, c->seed, c->step);
     return d;
 }
 

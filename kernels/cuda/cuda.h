@@ -17,6 +17,13 @@ const KernelTable *mpri_cuda_tables(int *n);
 typedef struct CublasLt CublasLt;
 const CublasLt *mpri_cublaslt(const char **why);
 
+/* What KernelCall.device_fault points to on a CUDA device, in its memory. A recorded launch is run again
+ * with other numbers: kernels read seed and step here, not in the call. */
+typedef struct CudaNotes {
+    DeviceFault fault; /* first */
+    uint64_t counter[2];
+} CudaNotes;
+
 /* What a CUDA device is beyond Device; device_cuda.c. */
 typedef struct CudaDevice {
     Device d;

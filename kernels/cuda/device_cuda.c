@@ -2,8 +2,9 @@
  *
  * copy_in goes through a ring of pinned memory: the caller may change its bytes at once, and the copy
  * waits for nothing but the half of the ring that it uses anew. Only copy_out, synchronize and freeing
- * wait. The first error of the runtime other than a refused allocation or recording is kept: the device is
- * lost, and every later call says the same at once. */
+ * wait. Recordings, small copies and zeroings are put off until something else comes or submit is called,
+ * so that a sequence of them is one CUDA graph (tape.h). The first error of the runtime other than a
+ * refused allocation or recording is kept: the device is lost, and every later call says the same at once. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/tape.h"
 #include "runtime/base/text.h"
 
 enum { MAX_TABLES = 192, RING = 2, RING_BYTES = 4 << 20 };
@@ -25,13 +27,10 @@ typedef struct Cuda {
     int ring_at;
     size_t ring_fill;       /* bytes taken of the half in use */
     bool capturing;
+    Tape tape;
     Err lost;               /* set: what every call says */
     char name[128];
 } Cuda;
-
-struct DeviceGraph {
-    cudaGraphExec_t exec;
-};
 
 static KernelTable all_tables[MAX_TABLES];
 static int n_own, n_tables;
@@ -68,6 +67,10 @@ static mpr_status check(Cuda *u, cudaError_t e, const char *what, Err *err)
 {
     if (u->lost.code != MPR_OK) return say_lost(u, err);
     if (e == cudaSuccess) return MPR_OK;
+    if (u->capturing) { /* nothing was done: the same goes on step by step */
+        (void)cudaGetLastError();
+        return mpri_err_set(err, MPR_E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
+    }
     mpri_err_set(&u->lost, MPR_E_DEVICE, "CUDA device %d is lost: %s: %s", u->c.index, what,
                  cudaGetErrorString(e));
     mpri_err_advice(&u->lost, "end the program and start again from the last checkpoint; if it comes "
@@ -80,6 +83,56 @@ static Cuda *cuda_of(Device *d)
     Cuda *u = (Cuda *)d;
     (void)cudaSetDevice(u->c.index); /* the calling thread may be another one than before */
     return u;
+}
+
+/* ---- what is put off ---- */
+
+static mpr_status copy_now(Cuda *u, void *dst, const void *src, size_t bytes, Err *err);
+
+static mpr_status do_item(Cuda *u, const TapeItem *it, Err *err)
+{
+    if (it->kind == TAPE_GRAPH)
+        return check(u, cudaGraphLaunch(it->graph->exec, u->stream), "launch of a CUDA graph", err);
+    if (it->kind == TAPE_COPY) return copy_now(u, it->dst, u->tape.host + it->at, it->bytes, err);
+    return check(u, cudaMemsetAsync(it->dst, 0, it->bytes, u->stream), "memset", err);
+}
+
+/* Before anything else is given to the queue. */
+static mpr_status flush(Cuda *u, Err *err)
+{
+    Tape *t = &u->tape;
+    mpr_status status = u->lost.code != MPR_OK ? say_lost(u, err) : MPR_OK;
+    TapeKept *k = status == MPR_OK && t->n ? mpri_tape_find(t) : NULL;
+    if (k) {
+        if (t->fill) status = copy_now(u, t->staging, t->host, t->fill, err);
+        if (status == MPR_OK)
+            status = check(u, cudaGraphLaunch(k->exec, u->stream), "launch of a CUDA graph", err);
+    }
+    for (int i = 0; !k && i < t->n && status == MPR_OK; i++) status = do_item(u, &t->item[i], err);
+    mpri_tape_clear(t);
+    return status;
+}
+
+static bool puts_off(const Cuda *u)
+{
+    return u->c.d.graphs && u->tape.staging && !u->capturing;
+}
+
+static mpr_status put_off(Cuda *u, TapeKind kind, DeviceGraph *g, void *dst, const void *src,
+                          size_t bytes, Err *err)
+{
+    Tape *t = &u->tape;
+    size_t room = src ? (bytes + 15) & ~(size_t)15 : 0;
+    if (!mpri_tape_room(t, room)) TRY(flush(u, err));
+    t->item[t->n++] = (TapeItem){kind, g, dst, bytes, src ? t->fill : 0};
+    if (src) memcpy(t->host + t->fill, src, bytes);
+    t->fill += room;
+    return MPR_OK;
+}
+
+static mpr_status cuda_submit(Device *d, Err *err)
+{
+    return flush(cuda_of(d), err);
 }
 
 /* ---- memory ---- */
@@ -107,7 +160,9 @@ static void cuda_free(Device *d, void *p)
 {
     Cuda *u = cuda_of(d);
     if (!p) return;
-    if (u->lost.code == MPR_OK) (void)cudaStreamSynchronize(u->stream);
+    Err quiet;
+    mpri_err_clear(&quiet);
+    if (flush(u, &quiet) == MPR_OK) (void)cudaStreamSynchronize(u->stream);
     (void)cudaFree(p);
 }
 
@@ -121,10 +176,8 @@ static mpr_status next_half(Cuda *u, Err *err)
     return check(u, cudaEventSynchronize(u->ring_free[u->ring_at]), "copy to the device", err);
 }
 
-static mpr_status cuda_copy_in(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+static mpr_status copy_now(Cuda *u, void *dst, const void *src, size_t bytes, Err *err)
 {
-    Cuda *u = cuda_of(d);
-    if (u->lost.code != MPR_OK) return say_lost(u, err);
     for (size_t done = 0; done < bytes;) {
         if (u->ring_fill == RING_BYTES) TRY(next_half(u, err));
         size_t n = bytes - done, room = RING_BYTES - u->ring_fill;
@@ -139,10 +192,21 @@ static mpr_status cuda_copy_in(Device *d, void *dst, const void *src, size_t byt
     return MPR_OK;
 }
 
-static mpr_status cuda_copy_out(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+static mpr_status cuda_copy_in(Device *d, void *dst, const void *src, size_t bytes, Err *err)
 {
     Cuda *u = cuda_of(d);
     if (u->lost.code != MPR_OK) return say_lost(u, err);
+    if (!bytes) return MPR_OK;
+    if (bytes <= TAPE_COPY_MOST && puts_off(u))
+        return put_off(u, TAPE_COPY, NULL, dst, src, bytes, err);
+    TRY(flush(u, err));
+    return copy_now(u, dst, src, bytes, err);
+}
+
+static mpr_status cuda_copy_out(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    TRY(flush(u, err));
     if (bytes)
         TRY(check(u, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, u->stream),
                   "copy from the device", err));
@@ -153,6 +217,8 @@ static mpr_status cuda_zero(Device *d, void *dst, size_t bytes, Err *err)
 {
     Cuda *u = cuda_of(d);
     if (!bytes || u->lost.code != MPR_OK) return u->lost.code ? say_lost(u, err) : MPR_OK;
+    if (puts_off(u)) return put_off(u, TAPE_ZERO, NULL, dst, NULL, bytes, err);
+    TRY(flush(u, err));
     return check(u, cudaMemsetAsync(dst, 0, bytes, u->stream), "memset", err);
 }
 
@@ -167,7 +233,7 @@ static mpr_status cuda_memory_info(Device *d, size_t *free_bytes, size_t *total,
 static mpr_status cuda_launch(Device *d, const KernelRow *row, const KernelCall *call, Err *err)
 {
     Cuda *u = cuda_of(d);
-    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    TRY(flush(u, err));
     mpr_status status = row->fn(call);
     TRY(check(u, cudaGetLastError(), row->name, err));
     return status;
@@ -176,7 +242,7 @@ static mpr_status cuda_launch(Device *d, const KernelRow *row, const KernelCall 
 static mpr_status cuda_synchronize(Device *d, Err *err)
 {
     Cuda *u = cuda_of(d);
-    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    TRY(flush(u, err));
     return check(u, cudaStreamSynchronize(u->stream), "work on the device", err);
 }
 
@@ -192,7 +258,7 @@ static mpr_status refused(const char *what, cudaError_t e, Err *err)
 static mpr_status cuda_capture_begin(Device *d, Err *err)
 {
     Cuda *u = cuda_of(d);
-    if (u->lost.code != MPR_OK) return say_lost(u, err);
+    TRY(flush(u, err));
     cudaError_t e = cudaStreamBeginCapture(u->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return refused("the step cannot be recorded as a CUDA graph", e, err);
     u->capturing = true;
@@ -211,32 +277,38 @@ static mpr_status cuda_capture_end(Device *d, bool abandon, DeviceGraph **out, E
         g = mpri_alloc(d->alloc, sizeof *g, 16);
         if (g) e = cudaGraphInstantiate(&g->exec, graph, 0);
     }
+    if (e == cudaSuccess && g) {
+        g->graph = graph;
+        *out = g;
+        return MPR_OK;
+    }
     if (graph) (void)cudaGraphDestroy(graph);
+    mpri_free(d->alloc, g);
     if (abandon) {
         (void)cudaGetLastError();
         return MPR_OK;
     }
-    if (e != cudaSuccess) {
-        mpri_free(d->alloc, g);
-        return refused("the recorded step cannot be made a CUDA graph", e, err);
-    }
-    if (!g) return mpri_err_nomem(err, sizeof *g);
-    *out = g;
-    return MPR_OK;
+    if (e != cudaSuccess) return refused("the recorded step cannot be made a CUDA graph", e, err);
+    return mpri_err_nomem(err, sizeof(DeviceGraph));
 }
 
 static mpr_status cuda_graph_launch(Device *d, DeviceGraph *g, Err *err)
 {
     Cuda *u = cuda_of(d);
     if (u->lost.code != MPR_OK) return say_lost(u, err);
-    return check(u, cudaGraphLaunch(g->exec, u->stream), "launch of a CUDA graph", err);
+    return put_off(u, TAPE_GRAPH, g, NULL, NULL, 0, err);
 }
 
 static void cuda_graph_destroy(Device *d, DeviceGraph *g)
 {
     if (!g) return;
-    (void)cuda_of(d);
+    Cuda *u = cuda_of(d);
+    Err quiet;
+    mpri_err_clear(&quiet);
+    if (flush(u, &quiet) == MPR_OK) (void)cudaStreamSynchronize(u->stream);
+    mpri_tape_forget(&u->tape, g);
     (void)cudaGraphExecDestroy(g->exec);
+    (void)cudaGraphDestroy(g->graph);
     mpri_free(d->alloc, g);
 }
 
@@ -247,6 +319,8 @@ static void cuda_destroy(Device *d)
     Cuda *u = cuda_of(d);
     if (u->c.lt_handle) (void)u->c.lt->Destroy(u->c.lt_handle);
     if (u->stream) (void)cudaStreamSynchronize(u->stream);
+    mpri_tape_forget(&u->tape, NULL);
+    (void)cudaFree(u->tape.staging);
     (void)cudaFree(d->fault);
     for (int i = 0; i < RING; i++) {
         (void)cudaFreeHost(u->ring[i]);
@@ -328,8 +402,10 @@ static mpr_status fill_memory(Cuda *u, Err *err)
                   err));
     }
     d->queue = u->stream;
-    TRY(cuda_alloc(d, sizeof *d->fault, (void **)&d->fault, err));
-    return cuda_copy_in(d, d->fault, &none, sizeof none, err);
+    TRY(cuda_alloc(d, sizeof(CudaNotes), (void **)&d->fault, err));
+    d->counter = ((CudaNotes *)d->fault)->counter;
+    TRY(copy_now(u, d->fault, &none, sizeof none, err));
+    return cuda_alloc(d, TAPE_BYTES, (void **)&u->tape.staging, err);
 }
 
 mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device **out, Err *err)
@@ -352,6 +428,7 @@ mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device *
                       .isa_name = u->name,
                       .threads = host->threads,
                       .alloc = alloc,
+                      .graphs = true,
                       .mem_alloc = cuda_alloc,
                       .mem_free = cuda_free,
                       .copy_in = cuda_copy_in,
@@ -359,6 +436,7 @@ mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device *
                       .zero = cuda_zero,
                       .launch = cuda_launch,
                       .synchronize = cuda_synchronize,
+                      .submit = cuda_submit,
                       .memory_info = cuda_memory_info,
                       .capture_begin = cuda_capture_begin,
                       .capture_end = cuda_capture_end,

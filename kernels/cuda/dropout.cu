@@ -13,6 +13,8 @@ extern "C" {
 enum { DROPOUT_THREADS = 256, BLOCK = 64, COUNTERS = 16 };
 
 typedef struct Options { /* on the device; NULL: constant or absent, and in the draw */
+    const uint64_t *counter; /* seed and step: a launch may be recorded and run again with others */
+    uint64_t node_seed, node_stream;
     const void *ratio, *training;
     int t_ratio;
     double ratio_here;
@@ -21,6 +23,7 @@ typedef struct Options { /* on the device; NULL: constant or absent, and in the 
 
 static __device__ __forceinline__ DropoutDraw draw_of(DropoutDraw d, const Options &o)
 {
+    if (o.counter) mpri_dropout_pass(&d, o.node_seed, o.node_stream, o.counter[0], o.counter[1]);
     if (!o.ratio && !o.training) return d;
     double ratio = !o.ratio                    ? o.ratio_here
                    : o.t_ratio == MPR_FLOAT64 ? *(const double *)o.ratio
@@ -61,7 +64,10 @@ __global__ void k_dropout_grad(DropoutDraw rule, Options o, const void *dy, int 
 static Options options_of(const KernelCall *c, int at, DropoutDraw *d)
 {
     const Tensor *ratio = input_of(c, at), *training = input_of(c, at + 1);
+    const DropoutParams *p = (const DropoutParams *)c->params;
     Options o = {};
+    o.counter = ((const CudaNotes *)c->device_fault)->counter;
+    o.node_seed = (uint64_t)p->seed, o.node_stream = (uint64_t)p->stream;
     o.ratio_here = 0.5;
     if (ratio && ratio->host) o.ratio_here = mpri_load_f64(ratio->dtype, ratio->host, 0);
     else if (ratio) o.ratio = ratio->data, o.t_ratio = (int)ratio->dtype;

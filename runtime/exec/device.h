@@ -26,6 +26,9 @@ struct Device {
     void *queue;                /* what KernelCall.queue is, or NULL */
     DeviceFault *fault;         /* in the device's memory: where kernels note wrong data; NULL when
                                    they return it */
+    uint64_t *counter;          /* in the device's memory: seed and step of the pass, for recorded
+                                   launches, which are run again with other numbers; NULL: none */
+    bool graphs;                /* plans may record their segments and run them as graphs */
     /* Memory of the device, 64-byte aligned, zeroed (every page touched) before it is returned.
      * MPR_E_NOMEM says what was asked for and, where the device knows, what is free. */
     mpr_status (*mem_alloc)(Device *d, size_t bytes, void **out, Err *err);
@@ -38,6 +41,8 @@ struct Device {
      * words for what failed; the caller adds the node. */
     mpr_status (*launch)(Device *d, const KernelRow *row, const KernelCall *call, Err *err);
     mpr_status (*synchronize)(Device *d, Err *err); /* optional */
+    /* Optional: a device may put work off until it sees more of it; now nothing more comes soon. */
+    mpr_status (*submit)(Device *d, Err *err);
     /* Optional: bytes that are free and that there are. */
     mpr_status (*memory_info)(Device *d, size_t *free_bytes, size_t *total, Err *err);
     /* Optional, all or none: what is given between begin and end is recorded, not done; end gives

@@ -317,6 +317,7 @@ static mpr_status choose_kernel(Making *m, PlanStep *s, const Node *n, Err *err)
                          m->d->name, choice.skipped[0] ? ": " : "", choice.skipped);
         return MPR_OK; /* all of them are collected */
     }
+    if (n->op->flags & OPF_RANDOM) m->p->random = true;
     s->row = choice.row;
     s->on_host = choice.on_host;
     s->skipped = choice.skipped[0] ? mpri_arena_strdup(&m->p->arena, choice.skipped) : "";
@@ -504,6 +505,7 @@ static void *workspace_of(const Plan *p, int step)
 
 mpr_status mpri_plan_bind_memory(Plan *p, void *memory, Err *err)
 {
+    mpri_plan_forget_graphs(p);
     if (memory) {
         free_apart(p);
         if (p->memory && !p->memory_shared) p->device->mem_free(p->device, p->memory);
@@ -570,6 +572,7 @@ Value *mpri_plan_output(const Plan *p, const char *name)
 void mpri_plan_destroy(Plan *p)
 {
     if (!p) return;
+    mpri_plan_forget_graphs(p);
     free_apart(p);
     if (p->memory && !p->memory_shared) p->device->mem_free(p->device, p->memory);
     p->device->mem_free(p->device, p->constants);

@@ -89,6 +89,10 @@ typedef struct Plan {
     void **apart;              /* by buffer, owned: each with memory of its own (Device.apart) */
     void *view;                /* what mpri_plan_view copied last, owned */
     size_t view_bytes;
+    DeviceGraph *recorded[4];    /* by segment + 1 (0: all): recorded at its second run */
+    bool ran[4], no_graph[4];  /* no_graph: steps on the host, or the recording was refused */
+    char refused[160];         /* why it was refused, "" */
+    bool random;               /* some kernel reads the seed and the step */
     int n_host_steps;          /* steps that run on the host for want of a kernel of the device */
     int n_ref_steps;           /* steps that fell back to a reference kernel although a float op */
     Device *device;
@@ -107,7 +111,8 @@ mpr_status mpri_plan_create(Device *d, Store *store, Graph *g, Arena arena, cons
 /* Gives the plan its memory: own (memory NULL) or shared of at least arena_bytes; fills all
  * pointers. Needed once before running; may be called again with other memory. */
 mpr_status mpri_plan_bind_memory(Plan *p, void *memory, Err *err);
-/* Runs the steps of one segment (or -1: all). MPR_E_INDEX names node, tensor, position, value,
+/* Runs the steps of one segment (or -1: all); where the device records (Device.graphs), the second run is
+ * recorded and the recording is run from then on, with the same bits. MPR_E_INDEX names node, tensor, position, value,
  * limit. */
 mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err *err);
 /* The same kernels with a look at every step: watch is called before it (done false; PLAN_SKIP passes

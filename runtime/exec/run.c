@@ -1,6 +1,8 @@
 /* Running a plan: launch after launch. Nothing is allocated, looked up or computed here. */
 #include "runtime/exec/plan_private.h"
 
+#include <stdio.h>
+
 mpr_status mpri_fault_error(mpr_status status, const Node *n, const KernelCall *call, Err *err)
 {
     const KernelFault *f = call->fault;
@@ -55,10 +57,63 @@ mpr_status mpri_plan_check(const Plan *p, Err *err)
     return mpri_fault_error(MPR_E_INDEX, p->steps[found.step].node, &call, err);
 }
 
+void mpri_plan_forget_graphs(Plan *p)
+{
+    for (int i = 0; i < 4; i++) {
+        if (p->recorded[i]) p->device->graph_destroy(p->device, p->recorded[i]);
+        p->recorded[i] = NULL;
+        p->ran[i] = false;
+    }
+}
+
+static mpr_status put_counter(const Plan *p, uint64_t seed, uint64_t step, Err *err)
+{
+    const uint64_t numbers[2] = {seed, step};
+    Device *d = p->device;
+    if (!p->random || !d->counter) return MPR_OK;
+    return d->copy_in(d, d->counter, numbers, sizeof numbers, err);
+}
+
+/* The first run goes step by step: libraries make what they need then. */
+static bool may_record(Plan *p, int which, int from, int to)
+{
+    if (!p->device->graphs || p->no_graph[which] || from == to) return false;
+    for (int i = from; i < to; i++) p->no_graph[which] |= p->steps[i].on_host;
+    bool again = p->ran[which];
+    p->ran[which] = true;
+    return again && !p->no_graph[which];
+}
+
+/* A refusal leaves the plan as it was, to be run step by step; a real failure comes again there. */
+static void refuse(Plan *p, int which, const Err *why)
+{
+    p->no_graph[which] = true;
+    snprintf(p->refused, sizeof p->refused, "%.150s", why->message);
+}
+
+static void record(Plan *p, int which, int from, int to, uint64_t seed, uint64_t step)
+{
+    Device *d = p->device;
+    Err refused;
+    mpri_err_clear(&refused);
+    if (d->capture_begin(d, &refused) != MPR_OK) {
+        refuse(p, which, &refused);
+        return;
+    }
+    mpr_status status = MPR_OK;
+    for (int i = from; i < to && status == MPR_OK; i++) status = launch(p, i, seed, step, &refused);
+    mpr_status end = d->capture_end(d, status != MPR_OK, &p->recorded[which], &refused);
+    if (status != MPR_OK || end != MPR_OK) refuse(p, which, &refused);
+}
+
 mpr_status mpri_plan_run(Plan *p, int segment, uint64_t seed, uint64_t step, Err *err)
 {
-    int from = segment <= 0 ? 0 : p->segment_end[segment - 1];
+    int from = segment <= 0 ? 0 : p->segment_end[segment - 1], which = segment + 1;
     int to = segment < 0 ? p->n_steps : p->segment_end[segment];
+    TRY(put_counter(p, seed, step, err));
+    if (!p->recorded[which] && may_record(p, which, from, to))
+        record(p, which, from, to, seed, step);
+    if (p->recorded[which]) return p->device->graph_launch(p->device, p->recorded[which], err);
     for (int i = from; i < to; i++) TRY(launch(p, i, seed, step, err));
     return MPR_OK;
 }
@@ -68,6 +123,7 @@ mpr_status mpri_plan_run_watched(Plan *p, int segment, uint64_t seed, uint64_t s
 {
     int from = segment <= 0 ? 0 : p->segment_end[segment - 1];
     int to = segment < 0 ? p->n_steps : p->segment_end[segment];
+    TRY(put_counter(p, seed, step, err));
     for (int i = from; i < to; i++) {
         PlanWord before = watch(user, i, false);
         if (before == PLAN_STOP) return MPR_OK;

@@ -17,7 +17,11 @@ void *mpri_context_alloc(const mpr_context *ctx, size_t bytes)
 
 static mpr_status open_cuda(const mpr_context *ctx, int index, Device **out, Err *err)
 {
-    if (mpri_device_cuda) return mpri_device_cuda(&ctx->alloc, index, ctx->threads, out, err);
+    if (mpri_device_cuda) {
+        TRY(mpri_device_cuda(&ctx->alloc, index, ctx->threads, out, err));
+        if (ctx->no_graphs) (*out)->graphs = false;
+        return MPR_OK;
+    }
     mpri_err_set(err, MPR_E_DEVICE, "this build has no CUDA support");
     return mpri_err_advice(err, "build it where nvcc is (-DMPR_CUDA=ON), or use --device cpu");
 }
@@ -66,6 +70,7 @@ static mpr_status choose_device(mpr_context *ctx, const char *name, Err *err)
 static mpr_status fill_context(mpr_context *ctx, const mpr_context_options *o, Err *err)
 {
     ctx->threads = o->threads;
+    ctx->no_graphs = o->no_cuda_graph;
     if (o->threads < 0 || o->threads > 4096) {
         mpri_err_set(err, MPR_E_USAGE,
                      "threads is %d; allowed are 0 (as many as the process may use) to 4096",

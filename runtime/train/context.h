@@ -14,6 +14,7 @@ struct mpr_context {
     mpr_limits limits;
     char device[16]; /* "cpu", "null" or "cuda:N" */
     int threads;
+    bool no_graphs;   /* of a device that can record */
 };
 
 struct mpr_model {

@@ -453,6 +453,7 @@ mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
                      "call mpr_scaler_step before mpr_scaler_update");
     int64_t skips = sc->skips, updates = sc->updates;
     TRY(mpri_scaler_next(sc, err));
+    if (sc->s->device->submit) TRY(sc->s->device->submit(sc->s->device, err));
     TRY(look(sc, skips, updates, &news, err));
     next_window(sc);
     bool over = sc->o.max_consecutive_skips && sc->skips_in_row >= sc->o.max_consecutive_skips;

@@ -122,6 +122,7 @@ struct mpr_session {
     uint64_t window_forward;
     float window_divisor;  /* of the bound batch */
     bool window_elsewhere; /* a data set can bind all of them again: nothing is copied */
+    bool refusal_told;     /* that the device refused to record a plan */
     PlanWatch watch[SESSION_WATCHES]; /* looks at every kernel of a training step; NULL: none */
     void *watch_user[SESSION_WATCHES];
     struct NonFinite *nonfinite; /* what mpr_session_find_nonfinite found last */

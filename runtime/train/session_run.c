@@ -162,8 +162,15 @@ static mpr_status run_segment(mpr_session *s, const SessionPlan *sp, Segment seg
 {
     bool watched = false;
     for (int i = 0; i < SESSION_WATCHES; i++) watched |= s->watch[i] != NULL;
-    if (!watched || sp->mode != MODE_TRAIN)
-        return mpri_plan_run(sp->plan, (int)segment, s->o.seed, count, err);
+    if (!watched || sp->mode != MODE_TRAIN) {
+        mpr_status status = mpri_plan_run(sp->plan, (int)segment, s->o.seed, count, err);
+        if (sp->plan->refused[0] && !s->refusal_told) {
+            s->refusal_told = true;
+            mpri_log(&s->ctx->log, MPR_LOG_NOTICE, "no CUDA graph, kernels are launched one by one: %s",
+                     sp->plan->refused);
+        }
+        return status;
+    }
     return mpri_plan_run_watched(sp->plan, (int)segment, s->o.seed, count, watch_all, s, err);
 }
 

@@ -20,7 +20,7 @@ typedef struct ShimCounts {
 ShimCounts *shim_counts(void);
 void shim_reset_counts(void); /* live figures stay */
 
-/* The k-th from now (1 = the next) of these fails; 0 = none. A lost device stays lost until
+/* The k-th from now (1 = the next) of these fails; 0 = none, -1 = each. A lost device stays lost until
  * shim_revive. */
 typedef enum ShimFailure {
     SHIM_FAIL_ALLOC,    /* out of memory */

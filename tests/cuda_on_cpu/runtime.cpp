@@ -51,7 +51,7 @@ cudaError_t last = cudaSuccess;
 
 bool due(ShimFailure what)
 {
-    return failing[what] > 0 && --failing[what] == 0;
+    return failing[what] < 0 || (failing[what] > 0 && --failing[what] == 0);
 }
 
 /* At the beginning of every call. */
@@ -568,6 +568,61 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     counts.graphs++;
     for (const Work &w : *(std::vector<Work> *)exec) put(queue_of(stream), w);
     return cudaSuccess;
+}
+/* Nodes are done in the order in which they were added; each depends on the one before. */
+static cudaError_t add_node(cudaGraphNode_t *node, cudaGraph_t graph, size_t n, Work w)
+{
+    cudaError_t e = enter();
+    auto *list = (std::vector<Work> *)graph;
+    if (e != cudaSuccess) return e;
+    if (n != (list->empty() ? 0 : 1)) return answer(cudaErrorInvalidValue);
+    list->push_back(std::move(w));
+    *node = (cudaGraphNode_t)graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags)
+{
+    (void)flags;
+    *graph = nullptr;
+    cudaError_t e = enter();
+    if (e == cudaSuccess) *graph = (cudaGraph_t) new std::vector<Work>;
+    return e;
+}
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *,
+                                       size_t n, cudaGraph_t child)
+{
+    auto inner = std::make_shared<std::vector<Work>>(*(std::vector<Work> *)child);
+    return add_node(node, graph, n, Work{"child graph", false, [inner] {
+        for (const Work &w : *inner) {
+            cudaError_t e = w.run();
+            if (e == cudaSuccess && w.kernel && due(SHIM_FAIL_LAUNCH)) e = cudaErrorLaunchFailure;
+            if (e != cudaSuccess) return e;
+        }
+        return cudaSuccess;
+    }});
+}
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *,
+                                     size_t n, void *dst, const void *src, size_t bytes,
+                                     enum cudaMemcpyKind kind)
+{
+    if (kind != cudaMemcpyDeviceToDevice || !is_device(dst) || !is_device(src))
+        return answer(cudaErrorInvalidValue);
+    return add_node(node, graph, n, Work{"copy", false, [=] {
+        memcpy(dst, src, bytes);
+        return cudaSuccess;
+    }});
+}
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *,
+                                   size_t n, const struct cudaMemsetParams *p)
+{
+    if (!is_device(p->dst) || p->elementSize != 1 || p->height != 1) return answer(cudaErrorInvalidValue);
+    void *dst = p->dst;
+    size_t bytes = p->width;
+    int value = (int)p->value;
+    return add_node(node, graph, n, Work{"memset", false, [=] {
+        memset(dst, value, bytes);
+        return cudaSuccess;
+    }});
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {

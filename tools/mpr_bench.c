@@ -299,7 +299,7 @@ static int bench_machine(Cli *cli)
             if (mpr_bench_gemm(cli->ctx, m, n, k, t, form == 2, form == 1, (int)cli_int(cli, "repeat"), &seconds) != MPR_OK) return cli_fail(cli, cli->ctx);
             double rate = 2.0 * (double)m * (double)n * (double)k / seconds;
             printf(cli->json ? "{\"gemm\":\"%s\",\"precision\":\"%s\",\"milliseconds\":%.4f,\"gflops\":%.2f,\"peak_fraction\":%.4f}\n"
-                             : "gemm %s %s: %.3f ms, %.1f GFLOP/s, %.2f of one thread's peak\n", forms[form], precision, seconds * 1e3, rate * 1e-9, rate / peak);
+                             : "gemm %s %s: %.3f ms, %.1f GFLOP/s, %.2f of one thread's peak\n", forms[form], precision, seconds * 1e3, rate * 1e-9, peak > 0 ? rate / peak : 0); /* the peak is known for CPUs */
         }
     }
     return 0;

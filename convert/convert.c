@@ -10,7 +10,9 @@
 #include "convert/calls.h"
 #include "convert/check.h"
 #include "convert/decide.h"
+#include "convert/decisions.h"
 #include "convert/marks.h"
+#include "convert/report.h"
 #include "convert/write.h"
 #include "passes/profile.h"
 
@@ -18,11 +20,13 @@ typedef struct Conversion {
     const ImportedModel *given; /* the model of the caller */
     const ImportedModel *whole; /* without calls: a profile decides inside functions, for each call */
     const ImportedModel *plain; /* without what an earlier run added */
+    const ImportedModel *bare;  /* with its calls, and without that: what is annotated */
     const ConvertOptions *o;
     bool unlisted; /* the model has a list of marks that stays as it is */
     Export x;
     FileGraph f;
-    Text marks;
+    Decided *decided;
+    Text marks; /* or the entry of the decisions */
     uint8_t head[16];
     Piece *pieces;
     int n_pieces;
@@ -69,9 +73,9 @@ static mpr_status assemble(Conversion *c)
     if (!edits || !c->pieces) return mpri_err_nomem(c->err, sizeof *edits * (size_t)x->n_edits);
     if (x->n_edits) qsort(x->edits, (size_t)x->n_edits, sizeof *x->edits, by_place);
     for (int i = 0; i < x->n_edits; i++) edits[i] = x->edits[i].edit;
-    TRY(mpri_source_pieces(c->plain->source, edits, x->n_edits, c->pieces, &c->n_pieces, c->head,
+    TRY(mpri_source_pieces(c->x.m->source, edits, x->n_edits, c->pieces, &c->n_pieces, c->head,
                            c->err));
-    if (c->marks.len && !c->unlisted)
+    if (c->marks.len && (!c->unlisted || c->o->annotate))
         c->pieces[c->n_pieces++] = (Piece){.bytes = c->marks.text, .n = c->marks.len};
     return MPR_OK;
 }
@@ -131,6 +135,8 @@ static mpr_status edit(Conversion *c)
         TRY(mpri_convert_decide(f, c->o, c->r, c->err));
         TRY(tell_unmatched(c));
         TRY(explain(c, f));
+        TRY(mpri_decided_make(f, c->o, c->given, &c->x.arena, &c->decided, c->err));
+        if (c->o->annotate) return mpri_decided_entry(c->decided, &c->marks, c->err);
         TRY(mpri_convert_write(f, c->o, &c->x, &c->marks, c->r, c->err));
     }
     return MPR_OK;
@@ -161,7 +167,7 @@ static mpr_status check_result(void *conversion, const char *written, Err *err)
     Arena arena;
     mpri_arena_init(&arena, c->o->alloc, 0);
     mpr_status st = mpri_import_file(written, &io, &m, err);
-    if (st == MPR_OK) st = mpri_convert_check(c->plain, m, &arena, err);
+    if (st == MPR_OK && !c->o->annotate) st = mpri_convert_check(c->plain, m, &arena, err);
     mpri_import_destroy(m, c->o->alloc);
     mpri_arena_destroy(&arena);
     return st == MPR_OK ? MPR_OK : mpri_err_where(err, "the converted model");
@@ -169,8 +175,13 @@ static mpr_status check_result(void *conversion, const char *written, Err *err)
 
 static mpr_status run(Conversion *c, const char *path)
 {
+    bool breach = false;
     TRY(edit(c));
-    if (!c->o->dry_run) {
+    if (c->o->check.verify) { /* before data files are written and tensors point there */
+        TRY(assemble(c));
+        TRY(mpri_decided_verify(c->decided, c->pieces, c->n_pieces, &breach, c->err));
+    }
+    if (!c->o->dry_run && !breach) {
         TRY(mpri_source_unchanged(c->given->source, c->err));
         TRY(mpri_export_data_files(&c->x, path, c->err));
     }
@@ -178,7 +189,8 @@ static mpr_status run(Conversion *c, const char *path)
     c->r->changed = !same_bytes(c);
     DecidedFile file = {.changed = c->r->changed, .before = c->given->source->size};
     for (int i = 0; i < c->n_pieces; i++) file.after += c->pieces[i].n;
-    if (c->o->to != MPR_FLOAT32) TRY(mpri_decided_report(&c->f, c->o, &file, c->err));
+    if (c->decided) TRY(mpri_decided_report(c->decided, &file, c->err));
+    if (breach) return mpri_decided_breach(c->decided, c->err);
     if (c->o->dry_run) return MPR_OK;
     return mpri_write_pieces_checked(path, c->pieces, c->n_pieces, check_result, c, c->err);
 }
@@ -187,11 +199,12 @@ static mpr_status run(Conversion *c, const char *path)
 
 static mpr_status convert(Conversion *c, const char *path)
 {
-    c->x = (Export){.m = c->plain, .alloc = c->o->alloc};
+    c->x = (Export){.m = c->o->annotate ? c->bare : c->plain, .alloc = c->o->alloc};
     mpri_arena_init(&c->x.arena, c->o->alloc, 0);
     mpri_text_init(&c->marks, c->o->alloc);
     mpr_status st = run(c, path);
     for (DataFile *f = st == MPR_OK ? NULL : c->x.files; f; f = f->next) unlink(f->path);
+    mpri_decided_end(c->decided);
     mpri_text_free(&c->marks);
     mpri_arena_destroy(&c->x.arena);
     return st;
@@ -215,19 +228,20 @@ static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportOptions *i
     return MPR_OK;
 }
 
-/* The model without the marked nodes. Another program may have changed the file in a way that makes
- * them a part of it; then they are treated as the model's own. */
-static mpr_status strip(Conversion *c, Arena *arena, ImportOptions *io, ImportedModel **plain)
+/* *of without the marked nodes. Another program may have changed the file in a way that makes them a
+ * part of it; then they are treated as the model's own. */
+static mpr_status strip(Conversion *c, const ImportedModel **of, Arena *arena, ImportOptions *io,
+                        ImportedModel **plain)
 {
     ImportOptions stripped = *io;
     void *image;
     int n = 0;
-    TRY(mpri_marks_strip(c->whole->source, arena, &image, &stripped.image_size, &n, c->err));
+    TRY(mpri_marks_strip((*of)->source, arena, &image, &stripped.image_size, &n, c->err));
     if (!image) return MPR_OK;
     stripped.image = image;
     mpr_status st = mpri_import_file(c->given->path, &stripped, plain, c->err);
     if (st == MPR_OK) {
-        c->plain = *plain;
+        *of = *plain;
         *io = stripped;
         if (c->o->to == MPR_FLOAT32) c->r->casts = n;
     } else if (st != MPR_E_NOMEM) {
@@ -239,6 +253,31 @@ static mpr_status strip(Conversion *c, Arena *arena, ImportOptions *io, Imported
         st = MPR_OK;
     }
     return st;
+}
+
+/* What is annotated keeps its calls. */
+static mpr_status strip_bare(Conversion *c, Arena *arena, ImportedModel **own)
+{
+    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
+    if (c->whole == c->given) c->bare = c->plain;
+    else if (c->o->annotate) return strip(c, &c->bare, arena, &io, own);
+    return MPR_OK;
+}
+
+/* A sidecar may have been written for the file, or for what it was before a conversion. */
+static mpr_status check_sidecar(Conversion *c, Arena *arena)
+{
+    const Profile *p = c->o->profile;
+    const Source *s = c->given->source;
+    char hex[65], plain[65];
+    void *image;
+    size_t size;
+    int n;
+    if (!p || !p->decided || p->carried) return MPR_OK;
+    TRY(mpri_marks_strip(c->given->source, arena, &image, &size, &n, c->err));
+    mpri_sha256(s->bytes, s->size, hex);
+    if (image) mpri_sha256(image, size, plain);
+    return mpri_decisions_check(p->decided, hex, image ? plain : hex, c->err);
 }
 
 /* What cannot be settled stays open here as it does in training. */
@@ -258,19 +297,22 @@ static mpr_status settle(Conversion *c, const ImportOptions *io, ImportedModel *
 mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
                              ConvertResult *r, Err *err)
 {
-    Conversion c = {.given = m, .whole = m, .plain = m, .o = o, .r = r, .err = err};
-    ImportedModel *plain = NULL, *whole = NULL, *settled = NULL;
+    Conversion c = {.given = m, .whole = m, .plain = m, .bare = m, .o = o, .r = r, .err = err};
+    ImportedModel *plain = NULL, *whole = NULL, *settled = NULL, *bare = NULL;
     ImportOptions io = {.alloc = o->alloc, .limits = &no_limits, .stale_types = true};
     Arena arena;
     *r = (ConvertResult){0};
     if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
-    mpr_status st = o->to == MPR_FLOAT32 ? MPR_OK : take_calls_apart(&c, &arena, &io, &whole);
+    mpr_status st = check_sidecar(&c, &arena);
+    if (st == MPR_OK && o->to != MPR_FLOAT32) st = take_calls_apart(&c, &arena, &io, &whole);
     c.plain = c.whole;
-    if (st == MPR_OK) st = strip(&c, &arena, &io, &plain);
+    if (st == MPR_OK) st = strip(&c, &c.plain, &arena, &io, &plain);
+    if (st == MPR_OK) st = strip_bare(&c, &arena, &bare);
     if (st == MPR_OK && o->to != MPR_FLOAT32) st = settle(&c, &io, &settled);
     if (st == MPR_OK) st = convert(&c, path);
     mpri_import_destroy(settled, o->alloc);
+    mpri_import_destroy(bare, o->alloc);
     mpri_import_destroy(plain, o->alloc);
     mpri_import_destroy(whole, o->alloc);
     mpri_arena_destroy(&arena);

@@ -4,6 +4,7 @@
 #ifndef MPRI_CONVERT_H
 #define MPRI_CONVERT_H
 
+#include "convert/verify.h"
 #include "importer/importer.h"
 #include "passes/pass.h"
 
@@ -27,7 +28,10 @@ typedef struct ConvertOptions {
     const char *explain; /* a node: its reasons go to *explained, from the allocator; or NULL */
     char **explained;
     bool strict; /* a rule that matches nothing is an error */
-    const char *report, *dot, *svg; /* files to write, or NULL; not on the way back to f32 */
+    /* what follows is not for the way back to f32 */
+    const char *report, *dot, *svg, *annotations; /* files to write, or NULL */
+    bool annotate;    /* decisions go into the metadata, the graph stays */
+    MixedCheck check; /* verify alone, without a search */
     const char *const *echo;        /* options for the report: key, value, key, value … NULL */
 } ConvertOptions;
 

@@ -1,22 +1,27 @@
-/* Reports of a conversion operator by operator, in the form of those of the painter: the units of
- * the file, coloured as the autocast pass decided.
+/* Reports, kept decisions and the check by numbers of a conversion operator by operator, in the form
+ * of those of the painter: the units of the file, coloured as the autocast pass decided.
  *
  * The trap: a node of the file may be a part of what the passes recovered, or be folded away. Then
  * nothing is decided for it, and it stays as it was. */
 #include <string.h>
 
 #include "convert/decide.h"
+#include "convert/decisions.h"
 #include "convert/report.h"
+#include "convert/wire_graph.h"
 #include "passes/profile.h"
 
-typedef struct Decided {
+struct Decided {
     const FileGraph *f;
     const ConvertOptions *o;
+    const ImportedModel *given;
     Mix m;
     Pool pool;
     Paint paint;
     Rewrite rewrite;
-} Decided;
+    Plain *plain; /* runs of the model as it was */
+    Verification verified;
+};
 
 /* A rule of the user, else the place of the operator on the base list. */
 static MixReason reason_of(const Decided *d, const FileNodeIO *n, bool low)
@@ -114,42 +119,126 @@ static void tell_unmatched(Decided *d)
         mpri_paint_warn(&d->paint, "unmatched", *left, 0, "the rule matches no node");
 }
 
-static mpr_status write_all(Decided *d, const DecidedFile *file, Err *err)
+/* ---- the steps; running out of memory in the pool jumps to the guard of each ---- */
+
+static mpr_status make(Decided *d, Err *err)
 {
-    const ConvertOptions *o = d->o;
-    MixedOptions mo = {.to = o->to, .report = o->report, .dot = o->dot, .svg = o->svg,
-                       .echo = o->echo, .alloc = o->alloc, .paint = {.policy = o->profile}};
-    Report report = {.m = &d->m, .paint = &d->paint, .rewrite = &d->rewrite, .o = &mo,
-                     .model = d->f->m, .changed = file->changed,
-                     .bytes_before = file->before, .bytes_after = file->after};
-    size_t outside;
+    const Profile *p = d->o->profile;
     const Source *s = d->f->m->source;
-    d->m = (Mix){.pool = &d->pool, .source = d->f->m->source, .to = o->to};
+    d->m = (Mix){.pool = &d->pool, .source = d->f->m->source, .to = d->o->to};
     d->m.model = mpri_tree_parse(&d->pool, TREE_MODEL, s->bytes, s->size);
-    outside = mpri_mix_outside(d->m.model);
-    report.bytes_before += outside;
-    report.bytes_after += outside;
     mpri_mix_read(&d->m);
     mpri_mix_units(&d->m);
     colour_all(d);
-    find_casts(d);
-    tell_unmatched(d);
-    return mpri_report_files(&report, err);
+    if (!p->decided) return MPR_OK;
+    return mpri_decisions_hold(&d->m, p->decided, p->n > p->n_decided, err);
 }
 
-mpr_status mpri_decided_report(const FileGraph *f, const ConvertOptions *o,
-                               const DecidedFile *file, Err *err)
+mpr_status mpri_decided_make(const FileGraph *f, const ConvertOptions *o,
+                             const ImportedModel *given, Arena *arena, Decided **out, Err *err)
 {
-    Arena arena;
-    if (!o->report && !o->dot && !o->svg) return MPR_OK;
-    mpri_arena_init(&arena, o->alloc, 0);
-    Decided *d = mpri_arena_alloc(&arena, sizeof *d);
-    if (!d) {
-        mpri_arena_destroy(&arena);
-        return mpri_err_nomem(err, sizeof *d);
+    *out = NULL;
+    if (!o->report && !o->dot && !o->svg && !o->annotations && !o->annotate && !o->check.verify &&
+        !o->profile->decided)
+        return MPR_OK;
+    Decided *d = mpri_arena_alloc(arena, sizeof *d);
+    if (!d) return mpri_err_nomem(err, sizeof *d);
+    *d = (Decided){.f = f, .o = o, .given = given, .pool = {.arena = arena}};
+    *out = d;
+    return setjmp(d->pool.full) ? mpri_err_nomem(err, 0) : make(d, err);
+}
+
+mpr_status mpri_decided_entry(Decided *d, Text *out, Err *err)
+{
+    if (setjmp(d->pool.full)) return mpri_err_nomem(err, 0);
+    const char *text = mpri_decisions_text(&d->m, d->o->profile);
+    mpri_wire_put_entry(out, MODEL_METADATA, MPRI_DECISIONS_KEY, text, strlen(text));
+    return out->failed ? mpri_err_nomem(err, strlen(text)) : MPR_OK;
+}
+
+/* ---- numbers ---- */
+
+/* Producers that write a new name, so that a Cast can write the old one. */
+static void find_fresh(Decided *d)
+{
+    for (int i = 0; i < d->f->n_values; i++) {
+        const FileValue *v = &d->f->values[i];
+        MixValue *as = strcmp(v->base, v->name) ? mpri_mix_find(d->m.top, v->name) : NULL;
+        if (as) as->fresh = v->base;
     }
-    *d = (Decided){.f = f, .o = o, .pool = {.arena = &arena}};
-    mpr_status st = setjmp(d->pool.full) ? mpri_err_nomem(err, 0) : write_all(d, file, err);
-    mpri_arena_destroy(&arena);
+}
+
+static mpr_status tell(Decided *d, Err *err)
+{
+    Text t;
+    if (!d->o->check.table) return MPR_OK;
+    mpri_text_init(&t, d->o->alloc);
+    mpri_verify_print(&d->verified, &d->m, d->o->check.per_node, &t);
+    if (t.failed) {
+        mpri_text_free(&t);
+        return mpri_err_nomem(err, t.len);
+    }
+    *d->o->check.table = t.text;
+    return MPR_OK;
+}
+
+static mpr_status verify(Decided *d, const Piece *pieces, int n, Err *err)
+{
+    const MixedCheck *k = &d->o->check;
+    const Source *s = d->f->m->source;
+    Verification *v = &d->verified;
+    size_t size = 0;
+    for (int i = 0; i < n; i++) size += pieces[i].n;
+    uint8_t *bytes = mpri_pool_take(&d->pool, size);
+    mpri_pieces_copy(pieces, n, bytes);
+    find_fresh(d);
+    v->rtol = k->rtol >= 0 ? k->rtol : d->o->to == MPR_BFLOAT16 ? 0.08 : 0.01;
+    v->atol = k->atol;
+    TRY(mpri_verify_plain(k->verify, s->bytes, s->size, true, &d->pool, d->o->alloc, &d->plain,
+                          err));
+    TRY(mpri_verify(d->plain, &d->m, bytes, size, k->low_sums ? d->o->to : MPR_DTYPE_NONE, true,
+                    &d->pool, v, err));
+    return tell(d, err);
+}
+
+mpr_status mpri_decided_verify(Decided *d, const Piece *pieces, int n, bool *breach, Err *err)
+{
+    mpr_status st = setjmp(d->pool.full) ? mpri_err_nomem(err, 0) : verify(d, pieces, n, err);
+    *breach = st == MPR_OK && d->verified.breach;
     return st;
+}
+
+mpr_status mpri_decided_breach(const Decided *d, Err *err)
+{
+    return mpri_verify_error(&d->verified, &d->m, "", err);
+}
+
+void mpri_decided_end(Decided *d)
+{
+    if (d) mpri_verify_end(d->plain);
+}
+
+/* ---- */
+
+static mpr_status report(Decided *d, const DecidedFile *file, Err *err)
+{
+    const ConvertOptions *o = d->o;
+    MixedOptions mo = {.to = o->to, .report = o->report, .dot = o->dot, .svg = o->svg,
+                       .annotations = o->annotations, .check = o->check, .echo = o->echo,
+                       .alloc = o->alloc, .paint = {.policy = o->profile}};
+    Report r = {.m = &d->m, .paint = &d->paint, .rewrite = &d->rewrite, .o = &mo,
+                .model = d->given, .changed = file->changed, .decided = o->profile,
+                .verify = d->plain ? &d->verified : NULL,
+                .bytes_before = file->before, .bytes_after = file->after};
+    size_t outside = mpri_mix_outside(d->m.model);
+    r.bytes_before += outside;
+    r.bytes_after += outside;
+    find_casts(d);
+    tell_unmatched(d);
+    return mpri_report_files(&r, err);
+}
+
+mpr_status mpri_decided_report(Decided *d, const DecidedFile *file, Err *err)
+{
+    return setjmp(d->pool.full) ? mpri_err_nomem(err, 0) : report(d, file, err);
 }

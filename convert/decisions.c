@@ -43,12 +43,30 @@ static void put_unit(Pool *pool, Text *t, const MixUnit *u, bool first)
                   mpri_reason_text(u->why));
 }
 
-void mpri_decisions_put(Mix *m)
+void mpri_decisions_profile(Text *t, const Profile *p)
+{
+    static const char *const kinds[] = {
+        [PROFILE_OP] = "op", [PROFILE_NODE] = "node", [PROFILE_SUBGRAPH] = "subgraph",
+        [PROFILE_TENSOR] = "tensor"};
+    mpri_text_add(t, "\"profile\": {\"base\": \"%s\", \"rules\": [", mpri_profile_base_name(p));
+    for (int i = 0; i < p->n; i++) {
+        const ProfileRule *r = &p->rules[i];
+        mpri_text_add(t, "%s{\"class\": \"%s\", \"%s\": ", i ? ", " : "",
+                      mpri_profile_class_name(r->cls), kinds[r->kind]);
+        mpri_report_string(t, r->pattern);
+        mpri_text_put(t, ", \"where\": ");
+        mpri_report_string(t, r->where);
+        mpri_text_put(t, "}");
+    }
+    mpri_text_put(t, "]},\n");
+}
+
+const char *mpri_decisions_text(Mix *m, const Profile *profile)
 {
     Text t;
     bool first = true;
     mpri_text_init(&t, m->pool->arena->alloc);
-    mpri_text_put(&t, "{\"nodes\": [");
+    mpri_text_add(&t, "{\"for\": \"%s\", \"nodes\": [", type_name(m->to));
     for (int i = 0; i < m->n_nodes; i++) {
         const MixNode *n = m->nodes[i];
         if (!n->n_units) continue;
@@ -61,13 +79,21 @@ void mpri_decisions_put(Mix *m)
         mpri_text_put(&t, "}}");
         first = false;
     }
-    mpri_text_put(&t, "],\n\"schema\": 1}\n");
+    mpri_text_put(&t, "],\n");
+    if (profile) mpri_decisions_profile(&t, profile);
+    mpri_text_put(&t, "\"schema\": 1}\n");
     char *copy = t.failed ? NULL : mpri_arena_strdup(m->pool->arena, t.text);
     mpri_text_free(&t);
     if (!copy) longjmp(m->pool->full, 1);
+    return copy;
+}
+
+void mpri_decisions_put(Mix *m)
+{
+    const char *text = mpri_decisions_text(m, NULL);
     Tree *entry = mpri_tree_put_tree(m->pool, m->model, 14);
     mpri_tree_put_text(m->pool, entry, 1, MPRI_DECISIONS_KEY);
-    mpri_tree_put_text(m->pool, entry, 2, copy);
+    mpri_tree_put_text(m->pool, entry, 2, text);
 }
 
 /* ---- finding ---- */
@@ -128,6 +154,20 @@ mpr_status mpri_decisions_check(const char *text, const char *hex, const char *p
     (void)hex;
     (void)plain_hex;
     return no_json(err);
+}
+
+mpr_status mpri_decisions_hold(Mix *m, const char *text, bool kept, Err *err)
+{
+    (void)m;
+    (void)text;
+    (void)kept;
+    return no_json(err);
+}
+
+bool mpri_decisions_by_profile(const char *text)
+{
+    (void)text;
+    return false;
 }
 
 DType mpri_decisions_type(const char *text)
@@ -198,13 +238,22 @@ DType mpri_decisions_type(const char *text)
     DType found = MPR_DTYPE_NONE;
     Err err = {0};
     if (load(text, &root, &err) != MPR_OK) return found;
+    if (mpri_dtype_is_low(type_of(word(root, "for")))) found = type_of(word(root, "for"));
     json_array_foreach(json_object_get(root, "nodes"), i, node)
         json_object_foreach(json_object_get(node, "units"), var, unit) {
             DType t = type_of(word(unit, "is"));
-            if (mpri_dtype_is_low(t)) found = t;
+            if (found == MPR_DTYPE_NONE && mpri_dtype_is_low(t)) found = t;
         }
     json_decref(root);
     return found;
+}
+
+bool mpri_decisions_by_profile(const char *text)
+{
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    bool is = json_object_get(root, "profile") != NULL;
+    json_decref(root);
+    return is;
 }
 
 /* ---- reading ---- */
@@ -217,12 +266,13 @@ typedef struct PathEntry { /* the first node of a path */
 } PathEntry;
 
 typedef struct Reader {
-    Paint *p;
+    Paint *p; /* NULL: the units have their colours and are compared */
     Mix *m;
     PathEntry *paths;
     json_t *root;
     bool *seen; /* by number of the unit */
     int next;   /* node of the model that is expected */
+    bool kept;  /* compared: float32 is fine for each */
     Err *err;
 } Reader;
 
@@ -278,20 +328,43 @@ static void list_paths(Reader *r)
     }
 }
 
-static mpr_status read_reason(Reader *r, MixUnit *u, const json_t *o)
+static mpr_status reason_of(Reader *r, const MixUnit *u, const json_t *o, MixReason *why)
+{
+    const char *reason = word(o, "reason");
+    *why = *reason ? WHY_NONE : WHY_NAME;
+    for (int i = 1; i < N_REASONS && *why == WHY_NONE; i++)
+        if (!strcmp(mpri_reason_text((MixReason)i), reason)) *why = (MixReason)i;
+    if (*why == WHY_NONE) return fault(r, u, "has an unknown reason: ", mpri_err_name(reason));
+    return MPR_OK;
+}
+
+static void read_reason(Reader *r, MixUnit *u, const json_t *o, MixReason why)
 {
     const json_t *chain = json_object_get(o, "chain");
-    const char *reason = word(o, "reason"), *from = word(o, "from");
-    const char *detail = word(o, "detail");
+    const char *from = word(o, "from"), *detail = word(o, "detail");
     if (!*detail) detail = word(json_array_get(chain, 0), "detail");
     if (!*from) from = word(json_array_get(chain, 1), "unit");
-    u->why = *reason ? WHY_NONE : WHY_NAME;
-    for (int i = 1; i < N_REASONS && u->why == WHY_NONE; i++)
-        if (!strcmp(mpri_reason_text((MixReason)i), reason)) u->why = (MixReason)i;
-    if (u->why == WHY_NONE) return fault(r, u, "has an unknown reason: ", mpri_err_name(reason));
+    u->why = why;
     u->from = *from ? parent(r, from) : NULL;
     u->detail = *detail ? mpri_pool_text(r->m->pool, detail, strlen(detail)) : NULL;
-    return MPR_OK;
+}
+
+static mpr_status other_type(Reader *r, const MixUnit *u, const char *is)
+{
+    mpri_err_set(r->err, MPR_E_USAGE, "decisions: '%s' is %s there, asked for is %s",
+                 mpri_err_name(unit_name(r->m->pool, u)), is, mpri_dtype_long(r->m->to));
+    return mpri_err_advice(r->err, "convert to the type that the decisions are for");
+}
+
+static mpr_status compare_unit(Reader *r, const MixUnit *u, DType t)
+{
+    if (mpri_dtype_is_low(t) && t != r->m->to && t != u->was.elem)
+        return other_type(r, u, type_name(t));
+    if (t == u->is || (r->kept && u->is == MPR_FLOAT32)) return MPR_OK;
+    mpri_err_set(r->err, MPR_E_USAGE, "decisions: '%s' (%s) is %s there, their profile decides %s",
+                 mpri_err_name(unit_name(r->m->pool, u)), mpri_err_name(u->node->op), type_name(t),
+                 type_name(u->is));
+    return mpri_err_advice(r->err, "change rules of the profile, then %s", advice);
 }
 
 static mpr_status read_unit(Reader *r, MixUnit *u, const json_t *o)
@@ -300,14 +373,13 @@ static mpr_status read_unit(Reader *r, MixUnit *u, const json_t *o)
     DType t = type_of(is);
     if (t == MPR_DTYPE_NONE)
         return fault(r, u, "has an unknown type: ", *is ? mpri_err_name(is) : "none");
-    TRY(read_reason(r, u, o));
+    MixReason why;
+    TRY(reason_of(r, u, o, &why));
     r->seen[u->number] = true;
+    if (!r->p) return compare_unit(r, u, t);
+    read_reason(r, u, o, why);
     if (t == u->was.elem) return MPR_OK;
-    if (t != r->m->to) {
-        mpri_err_set(r->err, MPR_E_USAGE, "decisions: '%s' is %s there, asked for is %s",
-                     mpri_err_name(unit_name(r->m->pool, u)), is, mpri_dtype_long(r->m->to));
-        return mpri_err_advice(r->err, "convert to the type that the decisions are for");
-    }
+    if (t != r->m->to) return other_type(r, u, is);
     const MixUnit *root = mpri_unit_root(u);
     if (!u->legal) return fault(r, u, "cannot be ", is);
     for (const MixUnit *k = root; k; k = k->same)
@@ -350,6 +422,7 @@ static mpr_status check_all(Reader *r)
     for (int i = 0; i < r->m->n_units; i++) {
         const MixUnit *u = r->m->units[i], *root = mpri_unit_root(r->m->units[i]);
         if (!r->seen[i]) return fault(r, u, "is missing", "");
+        if (!r->p) continue;
         if (u->is != root->is)
             return fault(r, u, "must have the type of ",
                          mpri_err_name(unit_name(r->m->pool, root)));
@@ -388,11 +461,25 @@ static mpr_status read_all(Reader *r)
     json_array_foreach(json_object_get(r->root, "nodes"), i, node)
         TRY(read_node(r, node, i));
     TRY(check_all(r));
-    if (r->p->o->policy && r->p->o->policy->n) {
+    if (r->p && r->p->o->policy && r->p->o->policy->n) {
         mpri_paint_policy(r->p);
         keep(r);
     }
     return MPR_OK;
+}
+
+static mpr_status read_text(Reader *r, const char *text)
+{
+    Pool *pool = r->m->pool;
+    r->seen = mpri_pool_take(pool, (size_t)r->m->n_units + 1);
+    TRY(load(text, &r->root, r->err));
+    /* running out of memory leaves through a jump: the tree must not be lost then */
+    jmp_buf outer;
+    memcpy(outer, pool->full, sizeof outer);
+    mpr_status st = setjmp(pool->full) ? mpri_err_nomem(r->err, 0) : read_all(r);
+    memcpy(pool->full, outer, sizeof outer);
+    json_decref(r->root);
+    return st;
 }
 
 mpr_status mpri_decisions_read(Paint *p, const char *text, Err *err)
@@ -400,14 +487,12 @@ mpr_status mpri_decisions_read(Paint *p, const char *text, Err *err)
     Reader r = {.p = p, .m = p->m, .err = err};
     p->m->master = p->o->master;
     mpri_mix_units(p->m);
-    r.seen = mpri_pool_take(p->m->pool, (size_t)p->m->n_units + 1);
-    TRY(load(text, &r.root, err));
-    /* running out of memory leaves through a jump: the tree must not be lost then */
-    jmp_buf outer;
-    memcpy(outer, p->m->pool->full, sizeof outer);
-    mpr_status st = setjmp(p->m->pool->full) ? mpri_err_nomem(err, 0) : read_all(&r);
-    memcpy(p->m->pool->full, outer, sizeof outer);
-    json_decref(r.root);
-    return st;
+    return read_text(&r, text);
+}
+
+mpr_status mpri_decisions_hold(Mix *m, const char *text, bool kept, Err *err)
+{
+    Reader r = {.m = m, .kept = kept, .err = err};
+    return read_text(&r, text);
 }
 #endif

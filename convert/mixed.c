@@ -151,7 +151,7 @@ static mpr_status colour(Mixed *c)
         TRY(check_sidecar(c));
         return mpri_decisions_read(&c->paint, c->o->decisions, c->err);
     }
-    if (c->o->own_decisions && c->decisions) {
+    if (c->o->own_decisions && c->decisions && !mpri_decisions_by_profile(c->decisions)) {
         DType for_type = mpri_decisions_type(c->decisions);
         if (for_type == c->o->to || for_type == MPR_DTYPE_NONE)
             return mpri_decisions_read(&c->paint, c->decisions, c->err);

@@ -7,16 +7,6 @@
 #include "convert/rewrite.h"
 #include "convert/verify.h"
 
-/* What is to be checked by numbers. */
-typedef struct MixedCheck {
-    const CheckData *verify, *calib; /* data, or NULL */
-    double rtol, atol;               /* negative: a usual one */
-    double search;                   /* relative tolerance to reach by raising nodes; 0: none */
-    bool low_sums;                   /* sums in 16 bits */
-    bool per_node;
-    char **table;                    /* what was found, for people, from the allocator; or NULL */
-} MixedCheck;
-
 typedef struct MixedOptions {
     DType to;
     const char *mode;          /* "train", "infer"; NULL: train when there are float weights */

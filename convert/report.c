@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "convert/decisions.h"
 #include "importer/file.h"
 #include "mpr.h"
 #include "passes/profile.h"
@@ -419,10 +420,14 @@ void mpri_report_json(const Report *r, Text *out)
 void mpri_report_annotations(const Report *r, Text *out)
 {
     mpri_text_put(out, "{");
+    member(out, "for", type_name(r->m->to));
+    mpri_text_put(out, ",\n");
     model(out, r);
     mpri_text_put(out, ",\n");
     nodes(out, r);
-    mpri_text_put(out, ",\n\"schema\": 1}\n");
+    mpri_text_put(out, ",\n");
+    if (r->decided) mpri_decisions_profile(out, r->decided);
+    mpri_text_put(out, "\"schema\": 1}\n");
 }
 
 static mpr_status write_text(const Report *r, const char *path,

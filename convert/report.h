@@ -12,6 +12,7 @@ typedef struct Report {
     const MixedOptions *o;
     const ImportedModel *model;
     const Verification *verify; /* NULL: not asked for */
+    const Profile *decided; /* that of torch which decided; NULL: painted */
     const char *refused; /* why, or NULL */
     bool changed;
     size_t bytes_before, bytes_after;

@@ -18,6 +18,16 @@ typedef struct CheckData { /* data for a model, and how to run it */
     void (*release)(void *user, BoundModel *b);
 } CheckData;
 
+/* What is to be checked by numbers. */
+typedef struct MixedCheck {
+    const CheckData *verify, *calib; /* data, or NULL */
+    double rtol, atol;               /* negative: a usual one */
+    double search;                   /* relative tolerance to reach by raising nodes; 0: none */
+    bool low_sums;                   /* sums in 16 bits */
+    bool per_node;
+    char **table;                    /* what was found, for people, from the allocator; or NULL */
+} MixedCheck;
+
 typedef struct Gap { double most, relative; } Gap; /* largest absolute and relative difference */
 
 typedef struct NodeGaps { /* largest ones of all batches and of all turns of a loop */

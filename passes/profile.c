@@ -253,7 +253,8 @@ mpr_status mpri_profile_add(Profile *p, ProfileKind kind, const char *pattern, C
         p->rules = rules;
         p->cap = cap;
     }
-    ProfileRule r = {.kind = kind, .cls = cls, .pattern = mpri_arena_strdup(p->arena, pattern)};
+    ProfileRule r = {.kind = kind, .cls = cls, .pattern = mpri_arena_strdup(p->arena, pattern),
+                     .where = mpri_arena_strdup(p->arena, where)};
     const char *base = mpri_profile_base_name(p);
     bool listed_op = kind == PROFILE_OP && !mpri_profile_converts(p);
     const OpDef *op = listed_op ? mpri_op_table()->find("", pattern) : NULL;
@@ -263,7 +264,7 @@ mpr_status mpri_profile_add(Profile *p, ProfileKind kind, const char *pattern, C
     else
         r.why = mpri_arena_printf(p->arena, "%s: %s %s: %s", where, kinds[kind], pattern,
                                   class_names[cls]);
-    if (!r.pattern || !r.why) return mpri_err_nomem(err, strlen(pattern));
+    if (!r.pattern || !r.where || !r.why) return mpri_err_nomem(err, strlen(pattern));
     p->rules[p->n++] = r;
     return MPR_OK;
 }
@@ -318,6 +319,20 @@ mpr_status mpri_profile_load(const char *name_or_file, const char *const *keep, 
         TRY(mpri_profile_read(p, name, err));
 #endif
     }
+    TRY(base_reasons(p, err));
+    for (; keep && *keep; keep++) TRY(keep_fp32(p, *keep, err));
+    *out = p;
+    return MPR_OK;
+}
+
+mpr_status mpri_profile_carried(const char *name, const char *text, const char *const *keep,
+                                Arena *arena, Profile **out, Err *err)
+{
+    Profile *p = ARENA_NEW(arena, Profile);
+    if (!p) return mpri_err_nomem(err, sizeof *p);
+    *p = (Profile){.arena = arena, .name = name, .carried = true};
+    TRY(mpri_profile_decided(p, text, err));
+    if (p->decisions) (void)mpri_profile_base(p, "paint");
     TRY(base_reasons(p, err));
     for (; keep && *keep; keep++) TRY(keep_fp32(p, *keep, err));
     *out = p;

@@ -11,6 +11,7 @@ typedef struct ProfileRule {
     ProfileKind kind;
     const char *pattern; /* operator name, or a glob on names of nodes, scopes or outputs of nodes */
     CastClass cls;
+    const char *where; /* it was said: a file and line, keep-fp32 */
     const char *why;
     bool matched;
 } ProfileRule;
@@ -20,6 +21,10 @@ struct Profile {
     bool cpu;   /* base list: torch-cpu, else torch-cuda */
     bool paint; /* the converter decides, see convert/paint.h; rules change its lists */
     const char *decisions; /* not NULL: a file that the converter has written decides, its text */
+    const char *decided;   /* not NULL: base and rules come from decisions, which must be what they
+                              decide; their text */
+    int n_decided;         /* rules that come from there */
+    bool carried;          /* by the model itself: no hash says which one they are for */
     ProfileRule *rules; /* in order of precedence: the last match wins */
     int n, cap;
     const char **why; /* by operator: its place on the base list */
@@ -54,6 +59,12 @@ const char *mpri_profile_base_name(const Profile *p);
 /* profile_file.c: base and rules from a YAML or JSON file, or the decisions of a sidecar file. */
 mpr_status mpri_profile_read(Profile *p, const char *path, Err *err);
 bool mpri_profile_base(Profile *p, const char *name);
+/* profile_decided.c: p decides as the decisions do: by base and rules where they have been made so,
+ * else they are final. */
+mpr_status mpri_profile_decided(Profile *p, const char *text, Err *err);
+/* The profile of decisions that a model carries; name and text stay the caller's. */
+mpr_status mpri_profile_carried(const char *name, const char *text, const char *const *keep_fp32,
+                                Arena *arena, Profile **out, Err *err);
 const char *mpri_profile_class_name(
     CastClass c); /* "low", "fp32", "widest", "keep", "move", "fixed" */
 CastClass mpri_profile_class_parse(

@@ -197,10 +197,7 @@ mpr_status mpri_profile_read(Profile *p, const char *path, Err *err)
     char *text;
     size_t size;
     TRY(read_text(p, path, &text, &size, err));
-    if (holds_decisions(text)) {
-        p->decisions = text;
-        return MPR_OK;
-    }
+    if (holds_decisions(text)) return mpri_profile_decided(p, text, err);
     if (!yaml_parser_initialize(&parser)) return mpri_err_nomem(err, sizeof parser);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     mpr_status status = MPR_OK;

@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "convert/convert.h"
+#include "convert/decisions.h"
 #include "convert/mixed.h"
 #include "passes/profile.h"
 #include "runtime/train/bench.h"
@@ -97,7 +99,7 @@ mpr_status mpr_session_vjp(mpr_model *model, const mpr_tensors *inputs,
 
 /* ---- convert ---- */
 
-static mpr_status check_convert_mode(const mpr_convert_options *o, bool paint, Err *err)
+static mpr_status check_convert_mode(const mpr_convert_options *o, const Profile *p, Err *err)
 {
     bool infer = o->mode && !strcmp(o->mode, "infer");
     if (o->mode && !infer && strcmp(o->mode, "train")) {
@@ -105,10 +107,10 @@ static mpr_status check_convert_mode(const mpr_convert_options *o, bool paint, E
                      mpri_err_name(o->mode));
         return mpri_err_advice(err, "leave it out for train");
     }
-    if (!infer || paint) return MPR_OK;
+    if (!infer || mpri_profile_converts(p)) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE, "mode infer with the autocast profile '%s'",
-                 mpri_err_name(o->autocast_profile));
-    return mpri_err_advice(err, "use the profile paint, which is the default");
+                 mpri_err_name(p->name));
+    return mpri_err_advice(err, "use the profile paint");
 }
 
 static mpr_status check_convert_flags(const mpr_convert_options *o, Err *err)
@@ -156,30 +158,37 @@ static const char *paints(const mpr_convert_options *o)
                                          : NULL;
 }
 
+static const char *of_the_way_back(const mpr_convert_options *o)
+{
+    return o->report || o->dot || o->svg ? "report, dot and svg of the way back"
+           : o->verify                   ? "verify of the way back"
+           : o->annotate || o->annotations ? "annotate and annotations of the way back"
+                                         : NULL;
+}
+
 /* Options that the way of deciding has no use for. */
 static mpr_status check_policy(const mpr_convert_options *o, const Profile *p, Err *err)
 {
     const char *option = paints(o);
-    if (p->decisions && option) {
+    if ((p->decisions || p->decided) && option) {
         mpri_err_set(err, MPR_E_USAGE, "%s: the decisions of '%s' are final", option,
                      mpri_err_name(p->name));
         return mpri_err_advice(err, "keep-fp32 may keep more nodes in float32; or paint anew");
     }
-    if (p->decisions && o->to == MPR_FLOAT32) {
+    if ((p->decisions || p->decided) && o->to == MPR_FLOAT32) {
         mpri_err_set(err, MPR_E_USAGE, "the way back to float32 takes no decisions");
         return mpri_err_advice(err, "leave the profile '%s' out", mpri_err_name(p->name));
     }
-    if (mpri_profile_converts(p) && o->annotate && o->verify) {
+    if (o->annotate && o->verify) {
         mpri_err_set(err, MPR_E_USAGE, "verify: an annotated model computes as it did");
         return mpri_err_advice(err, "verify without annotate, then annotate with the same options");
     }
     if (mpri_profile_converts(p)) return MPR_OK;
-    if (!option && o->verify) option = "verify";
-    if (!option && o->annotate) option = "annotate";
-    if (!option && o->annotations) option = "annotations";
-    if (!option && o->to == MPR_FLOAT32 && (o->report || o->dot || o->svg))
-        option = "report, dot and svg of the way back";
+    if (!option && o->to == MPR_FLOAT32) option = of_the_way_back(o);
     if (!option && o->io && o->io[0]) option = "io";
+    if (!option && o->opset) option = "opset";
+    if (!option && o->no_passes) option = "passes none";
+    if (!option && o->external && strcmp(o->external, "auto")) option = "external";
     if (!option) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE, "%s: only with the profile paint, not with '%s'", option,
                  mpri_err_name(p->name));
@@ -265,21 +274,63 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
     return st;
 }
 
-typedef struct Settler {
-    const mpr_model *model;
-    const KernelSet *ref;
-} Settler;
-
-/* As a session does before data are bound. */
-static mpr_status settle(void *user, const ImportedModel *m, const void *image, size_t size,
-                         ImportedModel **out, Err *err)
+/* Decisions of a profile of torch that the model carries for this type. */
+static mpr_status find_carried(const mpr_model *model, const mpr_convert_options *o, Arena *arena,
+                               const char **text, Err *err)
 {
-    const Settler *s = user;
-    mpr_model as = *s->model;
-    as.m = (ImportedModel *)m;
-    as.image = image;
-    as.image_size = size;
-    return mpri_control_decide(&as, s->ref, NULL, 0, MPRI_STAND_IN, out, err);
+    *text = NULL;
+    if (o->autocast_profile || paints(o) || o->no_passes || !mpri_dtype_is_low(o->to))
+        return MPR_OK;
+    TRY(mpri_decisions_find(model->m->source, arena, text, err));
+    DType theirs = *text ? mpri_decisions_type(*text) : MPR_DTYPE_NONE;
+    if (*text && (!mpri_decisions_by_profile(*text) ||
+                  (theirs != o->to && theirs != MPR_DTYPE_NONE)))
+        *text = NULL;
+    return MPR_OK;
+}
+
+static mpr_status load_policy(const mpr_model *model, const mpr_convert_options *o, Arena *arena,
+                              Profile **out, Err *err)
+{
+    const char *carried;
+    TRY(find_carried(model, o, arena, &carried, err));
+    if (carried)
+        return mpri_profile_carried("the decisions of the model", carried, o->keep_fp32, arena,
+                                    out, err);
+    return mpri_profile_load(o->autocast_profile ? o->autocast_profile : "paint", o->keep_fp32,
+                             arena, out, err);
+}
+
+static mpr_status convert_decided(mpr_model *model, const char *path, const mpr_convert_options *o,
+                                  const Profile *profile, const Device *device, ConvertResult *r,
+                                  Err *err)
+{
+    ControlSettler settler = {model, &device->kernels};
+    ConvertOptions co = {
+        .settle = {mpri_control_settle, &settler},
+        .to = o->to,
+        .profile = profile,
+        .ref = &device->kernels,
+        .alloc = &model->ctx->alloc,
+        .log = &model->ctx->log,
+        .dry_run = o->dry_run,
+        .strict = o->strict,
+        .explain = o->explained ? o->explain : NULL,
+        .explained = o->explained,
+        .report = o->report,
+        .annotations = o->annotations,
+        .annotate = o->annotate,
+        .dot = o->dot,
+        .svg = o->svg,
+        .echo = o->echo,
+    };
+    CheckData verify = {0};
+    TRY(check_numbers(o, &co.check, err));
+    if (o->verify) TRY(mpri_check_data_open(model, o->verify, device, "verification", &verify, err));
+    if (verify.user) co.check.verify = &verify;
+    mpr_status st = mpri_convert_file(model->m, path, &co, r, err);
+    mpri_check_data_close(&verify);
+    return st == MPR_OK || !profile->decided ? st : mpri_err_where(err, "%s", mpri_err_name(profile->name));
 }
 
 static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given,
@@ -301,33 +352,13 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
     mpri_arena_init(&arena, &model->ctx->alloc, 0);
     mpr_status status = mpri_context_device(model->ctx, &device, err);
     if (status == MPR_OK) {
-        status = mpri_profile_load(o.autocast_profile ? o.autocast_profile : "paint", o.keep_fp32,
-                                   &arena, &profile, err);
+        status = load_policy(model, &o, &arena, &profile, err);
         bool paint = status == MPR_OK && mpri_profile_converts(profile);
-        if (status == MPR_OK) status = check_convert_mode(&o, paint, err);
+        if (status == MPR_OK) status = check_convert_mode(&o, profile, err);
         if (status == MPR_OK) status = check_policy(&o, profile, err);
-        if (status == MPR_OK && paint) {
-            status = convert_painted(model, path, &o, profile, device, &arena, &r, err);
-        } else if (status == MPR_OK) {
-            Settler settler = {model, &device->kernels};
-            ConvertOptions co = {
-                .settle = {settle, &settler},
-                .to = o.to,
-                .profile = profile,
-                .ref = &device->kernels,
-                .alloc = &model->ctx->alloc,
-                .log = &model->ctx->log,
-                .dry_run = o.dry_run,
-                .strict = o.strict,
-                .explain = o.explained ? o.explain : NULL,
-                .explained = o.explained,
-                .report = o.report,
-                .dot = o.dot,
-                .svg = o.svg,
-                .echo = o.echo,
-            };
-            status = mpri_convert_file(model->m, path, &co, &r, err);
-        }
+        if (status == MPR_OK)
+            status = paint ? convert_painted(model, path, &o, profile, device, &arena, &r, err)
+                           : convert_decided(model, path, &o, profile, device, &r, err);
         mpri_device_destroy(device);
     }
     mpri_arena_destroy(&arena);

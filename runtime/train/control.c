@@ -197,3 +197,14 @@ mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const Fed
     *out = NULL;
     return status;
 }
+
+mpr_status mpri_control_settle(void *user, const ImportedModel *m, const void *image, size_t size,
+                               ImportedModel **out, Err *err)
+{
+    const ControlSettler *s = user;
+    mpr_model as = *s->model;
+    as.m = (ImportedModel *)m;
+    as.image = image;
+    as.image_size = size;
+    return mpri_control_decide(&as, s->ref, NULL, 0, MPRI_STAND_IN, out, err);
+}

@@ -16,4 +16,13 @@ enum { MPRI_STAND_IN = 2 }; /* of a session whose data are not bound, and of the
 mpr_status mpri_control_decide(mpr_model *model, const KernelSet *ref, const FedInput *fed,
                                int n_fed, int64_t stand_in, ImportedModel **out, Err *err);
 
+/* What the converter asks for (ConvertSettle), user: a ControlSettler. As a session does before data
+ * are bound. */
+typedef struct ControlSettler {
+    const mpr_model *model;
+    const KernelSet *ref;
+} ControlSettler;
+mpr_status mpri_control_settle(void *user, const ImportedModel *m, const void *image, size_t size,
+                               ImportedModel **out, Err *err);
+
 #endif

@@ -34,6 +34,20 @@ static mpr_status own_decisions(mpr_model *model, Arena *arena, DType *type, con
     return MPR_OK;
 }
 
+/* A profile that comes from decisions has to decide what they say: as the converter finds. */
+static mpr_status check_decided(mpr_model *model, const Profile *p, DType type, Err *err)
+{
+    Device *device;
+    ConvertResult r;
+    TRY(mpri_context_device(model->ctx, &device, err));
+    ControlSettler settler = {model, &device->kernels};
+    ConvertOptions o = {.to = type, .profile = p, .ref = &device->kernels, .dry_run = true,
+                        .settle = {mpri_control_settle, &settler}, .alloc = &model->ctx->alloc};
+    mpr_status status = mpri_convert_file(model->m, NULL, &o, &r, err);
+    mpri_device_destroy(device);
+    return status == MPR_OK ? MPR_OK : mpri_err_where(err, "%s", mpri_err_name(p->name));
+}
+
 mpr_status mpri_painted_profile(mpr_model *model, const char *name, const char *const *keep_fp32,
                                 Arena *arena, DType *type, Profile **out, Err *err)
 {
@@ -41,12 +55,9 @@ mpr_status mpri_painted_profile(mpr_model *model, const char *name, const char *
     *out = NULL;
     if (!name) TRY(own_decisions(model, arena, type, &own, err));
     if (*type == MPR_DTYPE_NONE) return MPR_OK;
-    const char *base = own ? "paint" : name ? name : "torch-cuda";
-    TRY(mpri_profile_load(base, keep_fp32, arena, out, err));
-    if (!own) return MPR_OK;
-    (*out)->name = carried;
-    (*out)->decisions = own;
-    return MPR_OK;
+    if (own) TRY(mpri_profile_carried(carried, own, keep_fp32, arena, out, err));
+    else TRY(mpri_profile_load(name ? name : "torch-cuda", keep_fp32, arena, out, err));
+    return (*out)->decided ? check_decided(model, *out, *type, err) : MPR_OK;
 }
 
 /* Control flow that constants and fixed shapes decide. */

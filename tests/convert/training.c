@@ -190,9 +190,9 @@ static void bf16(void **state)
     }
 }
 
-/* The four ways to one painted graph: rewritten, painted by the session, read from a sidecar file,
- * carried by the model. The trained file is the plain one with other weights. */
-static void four_ways(const Case *c, mpr_dtype type)
+/* The four ways to one graph: rewritten, decided by the session, read from a sidecar file, carried
+ * by the model. The trained file is the plain one with other weights. */
+static void four_ways(const Case *c, const char *profile, mpr_dtype type)
 {
     char folder[64], sidecar[96], annotated[96], rewritten[96];
     make_folder(folder);
@@ -202,7 +202,8 @@ static void four_ways(const Case *c, mpr_dtype type)
     bool f16 = type == MPR_FLOAT16;
     mpr_context *ctx;
     mpr_model *model;
-    mpr_convert_options o = {.size = sizeof o, .to = type, .mode = "train", .annotations = sidecar};
+    mpr_convert_options o = {.size = sizeof o, .to = type, .mode = "train", .annotations = sidecar,
+                             .autocast_profile = profile};
     assert_int_equal(mpr_context_create(NULL, &ctx), MPR_OK);
     assert_call(mpr_model_load(ctx, test_data(c->model), NULL, &model), ctx);
     assert_call(mpr_convert(model, rewritten, &o, NULL), model);
@@ -215,7 +216,7 @@ static void four_ways(const Case *c, mpr_dtype type)
     const char *high = "16777216";
     const struct { const char *model, *flags[8]; } ways[] = {
         {rewritten, {scale, "dynamic", "init-scale", high, NULL}},
-        {test_data(c->model), {low, "true", "autocast-profile", "paint", f16 ? "init-scale" : NULL, high}},
+        {test_data(c->model), {low, "true", "autocast-profile", profile, f16 ? "init-scale" : NULL, high}},
         {test_data(c->model), {low, "true", "autocast-profile", sidecar, f16 ? "init-scale" : NULL, high}},
         {annotated, {low, "true", f16 ? "init-scale" : NULL, high}},
         {annotated, {scale, "dynamic", "init-scale", high, NULL}},
@@ -230,8 +231,8 @@ static void four_ways(const Case *c, mpr_dtype type)
         for (int k = 0; k < STEPS; k++)
             if (memcmp(&first.loss[k], &other.loss[k], sizeof(double)) ||
                 memcmp(&first.norm[k], &other.norm[k], sizeof(double)))
-                fail_msg("%s, way %zu, step %d: loss %.9g and %.9g", c->model, i, k, first.loss[k],
-                         other.loss[k]);
+                fail_msg("%s, %s, way %zu, step %d: loss %.9g and %.9g", c->model, profile, i, k,
+                         first.loss[k], other.loss[k]);
         ImportedModel *a = trained(&first), *b = trained(&other);
         for (int k = 0; k < b->source->n_tensors; k++) { /* the plain file has no copies */
             const SourceTensor *t = &b->source->tensors[k], *u = tensor(a->source, t->name);
@@ -249,7 +250,21 @@ static void four_ways(const Case *c, mpr_dtype type)
 static void painted(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_CASES; i++) four_ways(&cases[i], i % 3 == 2 ? MPR_BFLOAT16 : MPR_FLOAT16);
+    for (int i = 0; i < N_CASES; i++)
+        four_ways(&cases[i], "paint", i % 3 == 2 ? MPR_BFLOAT16 : MPR_FLOAT16);
+}
+
+/* Decisions of the profiles of torch, and of a file of rules on one. */
+static void decided(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        bool forced = strstr(cases[i].model, "forced");
+        four_ways(&cases[i], i % 2 ? "torch-cpu" : "torch-cuda",
+                  i % 3 == 2 ? MPR_BFLOAT16 : MPR_FLOAT16);
+        if (forced) four_ways(&cases[i], "torch-cpu", MPR_FLOAT16);
+        if (forced) four_ways(&cases[i], "torch-cuda", MPR_BFLOAT16);
+    }
 }
 
 /* Rules on each base, of every kind, in the trainer and in the converter. A rule that matches nothing
@@ -270,6 +285,7 @@ static void rules_of_a_file(void **state)
         fclose(f);
         compare(&cases[0], path, MPR_FLOAT16);
         compare(&cases[0], path, MPR_BFLOAT16);
+        four_ways(&cases[0], path, MPR_FLOAT16);
     }
     mpr_context *ctx;
     mpr_model *model;
@@ -301,6 +317,7 @@ int main(void)
         cmocka_unit_test(f16_torch_cpu),
         cmocka_unit_test(bf16),
         cmocka_unit_test(painted),
+        cmocka_unit_test(decided),
         cmocka_unit_test(rules_of_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

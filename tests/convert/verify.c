@@ -79,11 +79,10 @@ static const char *const all_models[] = {
     "convert/check/loop.onnx", "convert/check/scan.onnx", "convert/check/batch2.onnx",
 };
 
-/* Every model within a generous tolerance, in both types and modes; the report has all parts. */
-static void within(void **state)
+static void within_under(Fixture *f, const char *profile)
 {
-    Fixture *f = *state;
     for (size_t i = 0; i < 4 * sizeof all_models / sizeof *all_models; i++) {
+        if (strcmp(profile, "paint") && (i & 2)) continue; /* train alone */
         bool two = strstr(all_models[i / 4], "batch2") || strstr(all_models[i / 4], "loop") ||
                    strstr(all_models[i / 4], "scan");
         const int64_t dims[] = {two ? 2 : 5, 8};
@@ -92,6 +91,7 @@ static void within(void **state)
         char *table = NULL;
         o.to = i & 1 ? MPR_BFLOAT16 : MPR_FLOAT16;
         o.mode = i & 2 ? "infer" : "train";
+        o.autocast_profile = profile;
         o.rtol = 0.2;
         o.report = report;
         o.per_node = true;
@@ -109,6 +109,14 @@ static void within(void **state)
         mpr_free_text(f->ctx, table);
         remove(to);
     }
+}
+
+/* Every model within a generous tolerance, in both types and modes; the report has all parts. */
+static void within(void **state)
+{
+    within_under(*state, "paint");
+    within_under(*state, "torch-cuda");
+    within_under(*state, "torch-cpu");
 }
 
 /* A breach: nothing is written but the report, what was there stays. */
@@ -150,6 +158,94 @@ static void nothing_low(void **state)
         o.rtol = o.atol = -1;
         passes(f, test_data(all_models[i]), to, &o);
     }
+}
+
+/* The same under a profile of torch, by a rule for each node. */
+static void nothing_low_by_rules(void **state)
+{
+    Fixture *f = *state;
+    const char *to = in_folder(f->folder, "y.onnx");
+    for (size_t i = 0; i < sizeof all_models / sizeof *all_models - 3; i++) {
+        mpr_convert_options o = options(put_data(f, "x.npz", "x", 2, plain_dims, 3));
+        o.autocast_profile = i & 1 ? "torch-cpu" : "torch-cuda";
+        o.keep_fp32 = (const char *const[]){"*", NULL};
+        o.rtol = o.atol = -1;
+        passes(f, test_data(all_models[i]), to, &o);
+    }
+}
+
+/* Operators that the opset knows in float32 alone stand between Casts: the values around them are
+ * found, and what rounds is no node of the model. */
+static void forced(void **state)
+{
+    Fixture *f = *state;
+    static const char *const files[] = {"convert/forced.onnx", "convert/forced_ir10.onnx"};
+    for (int i = 0; i < 8; i++) {
+        const char *to = in_folder(f->folder, "y.onnx"), *again = in_folder(f->folder, "z.onnx");
+        mpr_convert_options o = options(put_data(f, "x.npz", "x", 2, plain_dims, 1));
+        char *table = NULL, *second = NULL;
+        o.to = i & 1 ? MPR_BFLOAT16 : MPR_FLOAT16;
+        o.autocast_profile = i & 2 ? "torch-cpu" : "torch-cuda";
+        o.rtol = 0.2;
+        o.per_node = true;
+        o.verified = &table;
+        passes(f, test_data(files[i / 4]), to, &o);
+        assert_null(strstr(table, "__mpr_"));
+        o.verified = &second;
+        passes(f, to, again, &o); /* of what is converted already */
+        assert_string_equal(table, second);
+        assert_same_file(to, again);
+        mpr_free_text(f->ctx, table);
+        mpr_free_text(f->ctx, second);
+    }
+}
+
+/* A breach and an overflow under a profile of torch: nothing is written but the report. */
+static void breach_by_operators(void **state)
+{
+    Fixture *f = *state;
+    const char *from = test_data("convert/check/long_sum.onnx");
+    const char *to = in_folder(f->folder, "y.onnx"), *report = in_folder(f->folder, "r.json");
+    const int64_t dims[] = {2, 4096};
+    mpr_convert_options o = options(put_data(f, "x.npz", "x", 2, dims, 1));
+    o.autocast_profile = "torch-cuda";
+    o.rtol = 0.004;
+    passes(f, from, to, &o);
+    remove(to);
+    o.accumulate = "fp16";
+    o.report = report;
+    fails(f, from, to, &o, MPR_E_TOLERANCE, "output 'y' differs");
+    assert_false(exists(to));
+    assert_true(file_holds(report, "\"result\": \"breach\""));
+    assert_int_equal(files_in(f->folder), 2);
+    o.accumulate = NULL;
+    o.rtol = 0.5;
+    o.verify = put_data(f, "big.npz", "x", 2, dims, 60000);
+    fails(f, from, to, &o, MPR_E_TOLERANCE, "node 'mm' (MatMul), where the first Inf is born");
+    o.dry_run = true;
+    fails(f, from, NULL, &o, MPR_E_TOLERANCE, "output 'y'");
+    o.to = MPR_FLOAT32;
+    o.report = NULL;
+    fails(f, from, to, &o, MPR_E_USAGE, "verify of the way back");
+    o.to = MPR_FLOAT16;
+    o.dry_run = false;
+    o.annotate = true;
+    fails(f, from, to, &o, MPR_E_USAGE, "an annotated model computes as it did");
+}
+
+/* Data files stay away when the numbers do not hold. */
+static void breach_beside_data(void **state)
+{
+    Fixture *f = *state;
+    const char *to = in_folder(f->folder, "y.onnx");
+    mpr_convert_options o = options(put_data(f, "x.npz", "x", 2, plain_dims, 1));
+    o.autocast_profile = "torch-cuda";
+    o.rtol = o.atol = -1;
+    fails(f, test_data("convert/external.onnx"), to, &o, MPR_E_TOLERANCE, "differs");
+    assert_int_equal(files_in(f->folder), 1);
+    o.rtol = o.atol = 0;
+    passes(f, test_data("convert/external.onnx"), to, &o);
+    assert_int_equal(files_in(f->folder), 3);
 }
 
 /* The same numbers for a model and for its conversion, converted again. */
@@ -302,6 +398,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(within, setup, teardown),
         cmocka_unit_test_setup_teardown(breach, setup, teardown),
         cmocka_unit_test_setup_teardown(nothing_low, setup, teardown),
+        cmocka_unit_test_setup_teardown(nothing_low_by_rules, setup, teardown),
+        cmocka_unit_test_setup_teardown(forced, setup, teardown),
+        cmocka_unit_test_setup_teardown(breach_by_operators, setup, teardown),
+        cmocka_unit_test_setup_teardown(breach_beside_data, setup, teardown),
         cmocka_unit_test_setup_teardown(verified_again, setup, teardown),
         cmocka_unit_test_setup_teardown(sums_and_births, setup, teardown),
         cmocka_unit_test_setup_teardown(data_are_checked, setup, teardown),

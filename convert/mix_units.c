@@ -95,12 +95,13 @@ static bool variable_takes(uint16_t set, DType t, MixWrap wrap)
     return wrap != WRAP_OTHER && (set & bit);
 }
 
-/* Variables of their own that stay as they are: parameters of statistics, positions, ratios. */
+/* Variables of their own that stay as they are: parameters of statistics, positions, ratios, steps
+ * of quantisation. */
 static bool is_side_variable(const MixNode *n, char letter)
 {
     static const char *const rows[] = {
         "BatchNormalization BC", "Dropout BC", "Pow B", "LayerNormalization B", "Resize B",
-        "GridSample B", "Attention C", "Upsample B", NULL,
+        "GridSample B",         "Attention C", "Upsample B", "QuantizeLinear B",     NULL,
     };
     size_t len = strlen(n->op);
     for (int i = 0; rows[i]; i++)

@@ -689,6 +689,18 @@ def check_nodes_that_only_the_file_knows(tool):
         settled(tool, m)
 
 
+def check_quantisation_steps_stay(tool):
+    """From opset 23 the step has a type of its own; a user who includes the operator means its data."""
+    nodes_ = [N("MatMul", ["x", "W"], ["h"], "mm"), N("QuantizeLinear", ["h", "step", "zero"], ["q"], "quantise"),
+              N("DequantizeLinear", ["q", "step", "zero"], ["d"], "back"), N("MatMul", ["d", "V"], ["y"], "m2")]
+    m = model(nodes_, [v("x")], [v("y")], [w("W", 8, 8), w("V", 8, 8), c("step", 0.05), c("zero", 0, np.int8)], opset=23, ir=11)
+    for op in ("QuantizeLinear", "QuantizeLinear|DequantizeLinear"):
+        out = tool(m, *INFER, "--include", f"op:{op}")
+        assert list(node(out, "quantise").input)[:2] == ["h", "step"], node(out, "quantise").input
+        assert weight(out, "step").data_type == T.FLOAT
+        settled(tool, m, "--include", f"op:{op}")
+
+
 def twice(**more):
     """Twice(x): MatMul and Relu; Thrice calls it and adds 0.25; the main graph calls both."""
     inner = helper.make_function("my", "Twice", ["a", "k"], ["r"], [N("MatMul", ["a", "k"], ["m"], "mm"), N("Relu", ["m"], ["r"], "act")],

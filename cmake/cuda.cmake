@@ -27,7 +27,7 @@ endif()
 file(GLOB MPR_CUDA_C CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c)
 file(GLOB MPR_CUDA_CU CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 
-# Objects of the room, to be linked into the library; sets MPR_CUDA_OBJECTS.
+# Objects of the room, to be linked into the library; sets MPR_CUDA_OBJECTS, and those of nvcc MPR_CUDA_OBJECT_FILES.
 function(mpr_cuda_room)
   set(MPR_CUDA_OBJECTS "" PARENT_SCOPE)
   if(NOT MPR_WITH_CUDA)
@@ -67,6 +67,7 @@ function(mpr_cuda_room)
     list(APPEND objects ${object})
   endforeach()
   add_custom_target(mpr_cuda_kernels DEPENDS ${objects})
+  set(MPR_CUDA_OBJECT_FILES ${objects} PARENT_SCOPE)
   set(MPR_CUDA_OBJECTS $<TARGET_OBJECTS:mpr_cuda> ${objects} PARENT_SCOPE)
 endfunction()
 

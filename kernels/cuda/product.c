@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+/* The library's own buffers begin at multiples of 256 bytes, a step's workspace at multiples of 64. */
+enum { WORKSPACE_ALIGN = 256, WORKSPACE_SLACK = WORKSPACE_ALIGN - 64 };
+
 #define LT(call)                                                    \
     do {                                                            \
         cublasStatus_t lt_status_ = (call);                         \
@@ -50,7 +53,7 @@ static cublasStatus_t choose(const LtProduct *p, LtHeld *h)
     cublasLtMatmulPreferenceOpaque_t pref;
     cublasLtMatmulHeuristicResult_t best;
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    const size_t workspace = h->workspace;
+    const size_t workspace = h->workspace - WORKSPACE_SLACK;
     int found = 0;
     LT(lt->MatmulPreferenceInit_internal(&pref, sizeof pref));
 #define PREFER(name, value) \
@@ -73,7 +76,8 @@ size_t mpri_cuda_product_workspace(int64_t outputs)
 {
     const int64_t parts = 16;
     if (outputs > MPRI_LT_WORKSPACE / (parts * (int64_t)sizeof(float))) return MPRI_LT_WORKSPACE;
-    return ((size_t)(outputs * parts) * sizeof(float) + 255) & ~(size_t)255;
+    size_t bytes = (size_t)(outputs * parts) * sizeof(float) + WORKSPACE_SLACK;
+    return (bytes + WORKSPACE_ALIGN - 1) & ~(size_t)(WORKSPACE_ALIGN - 1);
 }
 
 mpr_status mpri_cuda_product_prepare(const LtProduct *p, const CudaDevice *d, LtHeld *h, Err *err)
@@ -93,11 +97,12 @@ mpr_status mpri_cuda_product_run(LtHeld *h, float alpha, const void *a, const vo
                                  void *c, void *workspace, void *queue)
 {
     float zero = 0;
+    uintptr_t at = ((uintptr_t)workspace + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1);
     if (bias && h->lt->MatmulDescSetAttribute(&h->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                               sizeof bias) != CUBLAS_STATUS_SUCCESS)
         return MPR_E_DEVICE;
     return h->lt->Matmul(h->handle, &h->desc, &alpha, b, &h->a, a, &h->b, &zero, c, &h->c, c, &h->c,
-                         &h->algo, workspace, h->workspace,
+                         &h->algo, (void *)at, h->workspace - WORKSPACE_SLACK,
                          (cudaStream_t)queue) == CUBLAS_STATUS_SUCCESS
                ? MPR_OK
                : MPR_E_DEVICE;

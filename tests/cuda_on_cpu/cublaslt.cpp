@@ -144,15 +144,19 @@ cudaError_t run(Desc d, Layout a, Layout b, Layout c, float alpha, const void *p
 cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
                       cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
                       const void *beta, const void *, cublasLtMatrixLayout_t, void *out,
-                      cublasLtMatrixLayout_t lc, const cublasLtMatmulAlgo_t *, void *, size_t,
+                      cublasLtMatrixLayout_t lc, const cublasLtMatmulAlgo_t *, void *work, size_t work_bytes,
                       cudaStream_t stream)
 {
+    if ((uintptr_t)work % 256) return CUBLAS_STATUS_INVALID_VALUE;
     Desc desc = *(const Desc *)d;
     Layout ga = *(const Layout *)la, gb = *(const Layout *)lb, gc = *(const Layout *)lc;
     float scale = *(const float *)alpha;
     if (!agree(&desc, &ga, &gb, &gc) || *(const float *)beta != 0) return CUBLAS_STATUS_INVALID_VALUE;
     cudaError_t e = shim::give(stream, "cublasLtMatmul",
-                               [=] { return run(desc, ga, gb, gc, scale, a, b, out); });
+                               [=] {
+                                   memset(work, 0xa5, work_bytes); /* as the library may */
+                                   return run(desc, ga, gb, gc, scale, a, b, out);
+                               });
     return e == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -256,7 +256,7 @@ static void declare(Calls *c, const Env *e, Tree *graph)
 
 static void take_apart(Calls *c, Tree *graph, int at)
 {
-    Env e = {NULL};
+    Env e = {0};
     const char *name = text(c, c->call, N_NAME);
     const char *first = nth(c, c->call, N_OUT, 0);
     c->label = *name ? name : first && *first ? first : text(c, c->call, N_OP);

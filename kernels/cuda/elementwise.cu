@@ -2,53 +2,34 @@
  * propagates through Max, Min, Clip and Relu as in the reference kernels. */
 #include "kernels/cuda/elementwise.cuh"
 
-#define UNARY(Name, expression)                                   \
-    struct Name {                                                 \
-        enum { N = 1 };                                           \
-        __device__ float operator()(const float *in) const        \
-        {                                                         \
-            float x = in[0];                                      \
-            return expression;                                    \
-        }                                                         \
-    };
-#define BINARY(Name, expression)                                  \
-    struct Name {                                                 \
-        enum { N = 2 };                                           \
-        __device__ float operator()(const float *in) const        \
-        {                                                         \
-            float a = in[0], b = in[1];                           \
-            return expression;                                    \
-        }                                                         \
-    };
+FLOAT_UNARY(NegF, -x)
+FLOAT_UNARY(AbsF, fabsf(x))
+FLOAT_UNARY(ReciprocalF, 1.0f / x)
+FLOAT_UNARY(SqrtF, sqrtf(x))
+FLOAT_UNARY(ExpF, expf(x))
+FLOAT_UNARY(LogF, logf(x))
+FLOAT_UNARY(SinF, sinf(x))
+FLOAT_UNARY(CosF, cosf(x))
+FLOAT_UNARY(ErfF, erff(x))
+FLOAT_UNARY(TanhF, tanhf(x))
+FLOAT_UNARY(SigmoidF, sigmoid(x))
+FLOAT_UNARY(SoftsignF, x / (1.0f + fabsf(x)))
+FLOAT_UNARY(ReluF, x > 0 || x != x ? x : 0)
+FLOAT_UNARY(GeluF, gelu(x))
+FLOAT_UNARY(GeluTanhF, gelu_tanh(x))
 
-UNARY(NegF, -x)
-UNARY(AbsF, fabsf(x))
-UNARY(ReciprocalF, 1.0f / x)
-UNARY(SqrtF, sqrtf(x))
-UNARY(ExpF, expf(x))
-UNARY(LogF, logf(x))
-UNARY(SinF, sinf(x))
-UNARY(CosF, cosf(x))
-UNARY(ErfF, erff(x))
-UNARY(TanhF, tanhf(x))
-UNARY(SigmoidF, sigmoid(x))
-UNARY(SoftsignF, x / (1.0f + fabsf(x)))
-UNARY(ReluF, x > 0 || x != x ? x : 0)
-UNARY(GeluF, gelu(x))
-UNARY(GeluTanhF, gelu_tanh(x))
-
-BINARY(AddF, a + b)
-BINARY(SubF, a - b)
-BINARY(MulF, a * b)
-BINARY(DivF, a / b)
-BINARY(PowF, powf(a, b))
-BINARY(MaxF, a != a || a > b ? a : b)
-BINARY(MinF, a != a || a < b ? a : b)
-BINARY(ReluGradF, b <= 0 ? 0 : a)
-BINARY(TanhGradF, a * (1 - b * b))
-BINARY(SigmoidGradF, a * (b * (1 - b)))
-BINARY(GeluGradF, a * gelu_slope(b))
-BINARY(GeluTanhGradF, a * gelu_tanh_slope(b))
+FLOAT_BINARY(AddF, a + b)
+FLOAT_BINARY(SubF, a - b)
+FLOAT_BINARY(MulF, a * b)
+FLOAT_BINARY(DivF, a / b)
+FLOAT_BINARY(PowF, powf(a, b))
+FLOAT_BINARY(MaxF, a != a || a > b ? a : b)
+FLOAT_BINARY(MinF, a != a || a < b ? a : b)
+FLOAT_BINARY(ReluGradF, b <= 0 ? 0 : a)
+FLOAT_BINARY(TanhGradF, a * (1 - b * b))
+FLOAT_BINARY(SigmoidGradF, a * (b * (1 - b)))
+FLOAT_BINARY(GeluGradF, a * gelu_slope(b))
+FLOAT_BINARY(GeluTanhGradF, a * gelu_tanh_slope(b))
 
 static bool is_tanh(const KernelCall *c)
 {
@@ -65,7 +46,7 @@ static mpr_status k_gelu_grad(const KernelCall *c)
 }
 
 /* ---- x squared, the most frequent power, from a constant exponent ---- */
-UNARY(SquareF, x * x)
+FLOAT_UNARY(SquareF, x * x)
 static const char *refuse_square(const KernelSig *s)
 {
     bool two = s->n_in > 1 && (s->const_in >> 1 & 1) && s->in[1].n == 1 &&

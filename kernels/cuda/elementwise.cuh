@@ -149,4 +149,24 @@ static __device__ __forceinline__ float gelu_tanh_slope(float x)
     return s + (slope > 0 ? x * slope * 2 * GELU_C0 * (1 + 3 * GELU_C1 * x * x) : 0 * x);
 }
 
+/* Functors of one expression in x, or in a and b. */
+#define FLOAT_UNARY(Name, expression)                             \
+    struct Name {                                                 \
+        enum { N = 1 };                                           \
+        __device__ float operator()(const float *in) const        \
+        {                                                         \
+            float x = in[0];                                      \
+            return expression;                                    \
+        }                                                         \
+    };
+#define FLOAT_BINARY(Name, expression)                            \
+    struct Name {                                                 \
+        enum { N = 2 };                                           \
+        __device__ float operator()(const float *in) const        \
+        {                                                         \
+            float a = in[0], b = in[1];                           \
+            return expression;                                    \
+        }                                                         \
+    };
+
 #endif

@@ -2,29 +2,19 @@
  * exponent of another kind; the walks are in elementwise.cuh and number.cuh. */
 #include "kernels/cuda/number.cuh"
 
-#define UNARY(Name, expression)                                   \
-    struct Name {                                                 \
-        enum { N = 1 };                                           \
-        __device__ float operator()(const float *in) const        \
-        {                                                         \
-            float x = in[0];                                      \
-            return expression;                                    \
-        }                                                         \
-    };
-
-UNARY(TanF, tanf(x))
-UNARY(AsinF, asinf(x))
-UNARY(AcosF, acosf(x))
-UNARY(AtanF, atanf(x))
-UNARY(SinhF, sinhf(x))
-UNARY(CoshF, coshf(x))
-UNARY(AsinhF, asinhf(x))
-UNARY(AcoshF, acoshf(x))
-UNARY(AtanhF, atanhf(x))
-UNARY(FloorF, floorf(x))
-UNARY(CeilF, ceilf(x))
-UNARY(RoundF, rintf(x)) /* halves to even */
-UNARY(SignF, x != x ? x : (float)((x > 0) - (x < 0)))
+FLOAT_UNARY(TanF, tanf(x))
+FLOAT_UNARY(AsinF, asinf(x))
+FLOAT_UNARY(AcosF, acosf(x))
+FLOAT_UNARY(AtanF, atanf(x))
+FLOAT_UNARY(SinhF, sinhf(x))
+FLOAT_UNARY(CoshF, coshf(x))
+FLOAT_UNARY(AsinhF, asinhf(x))
+FLOAT_UNARY(AcoshF, acoshf(x))
+FLOAT_UNARY(AtanhF, atanhf(x))
+FLOAT_UNARY(FloorF, floorf(x))
+FLOAT_UNARY(CeilF, ceilf(x))
+FLOAT_UNARY(RoundF, rintf(x)) /* halves to even */
+FLOAT_UNARY(SignF, x != x ? x : (float)((x > 0) - (x < 0)))
 
 /* fmod; ONNX's Mod on floats is defined with fmod = 1 only, without it the sign is the divisor's.
  */

@@ -360,11 +360,6 @@ mpr_status mpri_calls_image(Source *s, Arena *arena, void **bytes, size_t *size,
     mpri_mix_read(&m);
     TRY(mpri_calls_inline(&m, n, err));
     if (*n == 0) return MPR_OK;
-    int count;
-    Piece *pieces = mpri_tree_pieces(&pool, m.model, &count);
-    *size = 0;
-    for (int i = 0; i < count; i++) *size += pieces[i].n;
-    *bytes = mpri_pool_take(&pool, *size);
-    mpri_pieces_copy(pieces, count, *bytes);
+    *bytes = mpri_tree_image(&pool, m.model, size);
     return MPR_OK;
 }

@@ -80,7 +80,7 @@ static bool breaks(const MixRange *r)
     return r->known && (r->over || tiny);
 }
 
-static void weight_ranges(Paint *p)
+void mpri_paint_weights(Paint *p)
 {
     const char *policy = p->o->weights_oor;
     bool keep = !policy || !strcmp(policy, "keep-fp32") || p->o->master;
@@ -98,7 +98,7 @@ void mpri_paint_constants(Paint *p)
     shape_paths(p);
     weight_sides(p);
     mpri_paint_sentinels(p);
-    weight_ranges(p);
+    mpri_paint_weights(p);
 }
 
 /* ---- what became of them ---- */

@@ -12,15 +12,17 @@
 #include "convert/decide.h"
 #include "convert/decisions.h"
 #include "convert/marks.h"
+#include "convert/raise.h"
 #include "convert/report.h"
 #include "convert/write.h"
 #include "passes/profile.h"
 
 typedef struct Conversion {
     const ImportedModel *given; /* the model of the caller */
-    const ImportedModel *whole; /* without calls: a profile decides inside functions, for each call */
-    const ImportedModel *plain; /* without what an earlier run added */
-    const ImportedModel *bare;  /* with its calls, and without that: what is annotated */
+    const ImportedModel *bare;  /* without what an earlier run added, raised: what is annotated */
+    const ImportedModel *plain; /* without calls: a profile decides inside functions, for each call */
+    ImportedModel *steps[4];    /* models made on the way */
+    int n_steps;
     const ConvertOptions *o;
     bool unlisted; /* the model has a list of marks that stays as it is */
     Export x;
@@ -41,7 +43,7 @@ static mpr_status check_opset(const FileGraph *f, DType to, Err *err)
     if (to != MPR_BFLOAT16 || f->opset >= 13) return MPR_OK;
     mpri_err_set(err, MPR_E_OPSET, "bfloat16 needs opset 13 or newer, the model has opset %lld",
                  (long long)f->opset);
-    return mpri_err_advice(err, "export the model at opset 13 or newer, or use --to fp16");
+    return mpri_err_advice(err, "raise the model with --opset 13, or use --to fp16");
 }
 
 static mpr_status check_target(const ImportedModel *m, const char *path, Err *err)
@@ -95,6 +97,7 @@ static bool same_bytes(const Conversion *c)
 
 static mpr_status tell_unmatched(Conversion *c)
 {
+    if (c->o->units) return MPR_OK; /* the painter does */
     const char *const *left = mpri_profile_unmatched(c->o->profile, &c->x.arena);
     if (c->o->strict && *left) {
         mpri_err_set(c->err, MPR_E_USAGE, "precision rule '%s' matches no node of the model",
@@ -136,6 +139,7 @@ static mpr_status edit(Conversion *c)
         TRY(tell_unmatched(c));
         TRY(explain(c, f));
         TRY(mpri_decided_make(f, c->o, c->given, &c->x.arena, &c->decided, c->err));
+        if (c->o->units) return mpri_decided_units(c->decided, c->o->units, c->err);
         if (c->o->annotate) return mpri_decided_entry(c->decided, &c->marks, c->err);
         TRY(mpri_convert_write(f, c->o, &c->x, &c->marks, c->r, c->err));
     }
@@ -177,6 +181,7 @@ static mpr_status run(Conversion *c, const char *path)
 {
     bool breach = false;
     TRY(edit(c));
+    if (c->o->units) return MPR_OK;
     if (c->o->check.verify) { /* before data files are written and tensors point there */
         TRY(assemble(c));
         TRY(mpri_decided_verify(c->decided, c->pieces, c->n_pieces, &breach, c->err));
@@ -210,57 +215,63 @@ static mpr_status convert(Conversion *c, const char *path)
     return st;
 }
 
-static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportOptions *io,
-                                   ImportedModel **whole)
+/* The model of an image in the place of the one before. */
+static mpr_status step(Conversion *c, ImportOptions *io, void *image, size_t size)
 {
-    void *image;
-    size_t size;
-    int n;
-    TRY(mpri_calls_image(c->given->source, arena, &image, &size, &n, c->err));
-    if (!image) return MPR_OK;
     io->image = image;
     io->image_size = size;
-    TRY(mpri_import_file(c->given->path, io, whole, c->err));
-    c->whole = *whole;
-    mpri_log(c->o->log, MPR_LOG_NOTICE,
-             "%d calls of functions are taken apart: '%s' decides inside them", n,
-             c->o->profile->name);
+    TRY(mpri_import_file(c->given->path, io, &c->steps[c->n_steps], c->err));
+    c->plain = c->steps[c->n_steps++];
     return MPR_OK;
 }
 
-/* *of without the marked nodes. Another program may have changed the file in a way that makes them a
+/* Without the marked nodes. Another program may have changed the file in a way that makes them a
  * part of it; then they are treated as the model's own. */
-static mpr_status strip(Conversion *c, const ImportedModel **of, Arena *arena, ImportOptions *io,
-                        ImportedModel **plain)
+static mpr_status strip(Conversion *c, Arena *arena, ImportOptions *io)
 {
-    ImportOptions stripped = *io;
     void *image;
+    size_t size;
     int n = 0;
-    TRY(mpri_marks_strip((*of)->source, arena, &image, &stripped.image_size, &n, c->err));
+    TRY(mpri_marks_strip(c->given->source, arena, &image, &size, &n, c->err));
     if (!image) return MPR_OK;
-    stripped.image = image;
-    mpr_status st = mpri_import_file(c->given->path, &stripped, plain, c->err);
+    mpr_status st = step(c, io, image, size);
     if (st == MPR_OK) {
-        *of = *plain;
-        *io = stripped;
         if (c->o->to == MPR_FLOAT32) c->r->casts = n;
     } else if (st != MPR_E_NOMEM) {
         mpri_log(c->o->log, MPR_LOG_NOTICE,
                  "casts of an earlier conversion count as the model's own: without them, %s",
                  c->err->message);
         mpri_err_clear(c->err);
+        io->image = NULL;
+        io->image_size = 0;
         c->unlisted = true;
         st = MPR_OK;
     }
     return st;
 }
 
-/* What is annotated keeps its calls. */
-static mpr_status strip_bare(Conversion *c, Arena *arena, ImportedModel **own)
+static mpr_status raise_model(Conversion *c, Arena *arena, ImportOptions *io)
 {
-    ImportOptions io = {.alloc = c->o->alloc, .limits = &no_limits, .stale_types = true};
-    if (c->whole == c->given) c->bare = c->plain;
-    else if (c->o->annotate) return strip(c, &c->bare, arena, &io, own);
+    void *image;
+    size_t size;
+    if (!c->o->opset) return MPR_OK;
+    TRY(mpri_raise_image(c->plain->source, arena, c->o->opset, &image, &size, c->err));
+    return step(c, io, image, size);
+}
+
+static mpr_status take_calls_apart(Conversion *c, Arena *arena, ImportOptions *io)
+{
+    void *image;
+    size_t size;
+    int n;
+    c->bare = c->plain;
+    if (c->o->to == MPR_FLOAT32) return MPR_OK;
+    TRY(mpri_calls_image(c->plain->source, arena, &image, &size, &n, c->err));
+    if (!image) return MPR_OK;
+    TRY(step(c, io, image, size));
+    mpri_log(c->o->log, MPR_LOG_NOTICE,
+             "%d calls of functions are taken apart: '%s' decides inside them", n,
+             c->o->profile->name);
     return MPR_OK;
 }
 
@@ -281,11 +292,12 @@ static mpr_status check_sidecar(Conversion *c, Arena *arena)
 }
 
 /* What cannot be settled stays open here as it does in training. */
-static mpr_status settle(Conversion *c, const ImportOptions *io, ImportedModel **settled)
+static mpr_status settle(Conversion *c, const ImportOptions *io)
 {
     Err err;
+    ImportedModel **settled = &c->steps[c->n_steps];
     mpri_err_clear(&err);
-    if (!c->o->settle.fn || !c->plain->n_open) return MPR_OK;
+    if (c->o->to == MPR_FLOAT32 || !c->o->settle.fn || !c->plain->n_open) return MPR_OK;
     mpr_status st = c->o->settle.fn(c->o->settle.user, c->plain, io->image, io->image_size,
                                     settled, &err);
     if (st == MPR_OK && *settled) c->plain = *settled;
@@ -297,24 +309,19 @@ static mpr_status settle(Conversion *c, const ImportOptions *io, ImportedModel *
 mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
                              ConvertResult *r, Err *err)
 {
-    Conversion c = {.given = m, .whole = m, .plain = m, .bare = m, .o = o, .r = r, .err = err};
-    ImportedModel *plain = NULL, *whole = NULL, *settled = NULL, *bare = NULL;
+    Conversion c = {.given = m, .bare = m, .plain = m, .o = o, .r = r, .err = err};
     ImportOptions io = {.alloc = o->alloc, .limits = &no_limits, .stale_types = true};
     Arena arena;
     *r = (ConvertResult){0};
     if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
     mpr_status st = check_sidecar(&c, &arena);
-    if (st == MPR_OK && o->to != MPR_FLOAT32) st = take_calls_apart(&c, &arena, &io, &whole);
-    c.plain = c.whole;
-    if (st == MPR_OK) st = strip(&c, &c.plain, &arena, &io, &plain);
-    if (st == MPR_OK) st = strip_bare(&c, &arena, &bare);
-    if (st == MPR_OK && o->to != MPR_FLOAT32) st = settle(&c, &io, &settled);
+    if (st == MPR_OK) st = strip(&c, &arena, &io);
+    if (st == MPR_OK) st = raise_model(&c, &arena, &io);
+    if (st == MPR_OK) st = take_calls_apart(&c, &arena, &io);
+    if (st == MPR_OK) st = settle(&c, &io);
     if (st == MPR_OK) st = convert(&c, path);
-    mpri_import_destroy(settled, o->alloc);
-    mpri_import_destroy(bare, o->alloc);
-    mpri_import_destroy(plain, o->alloc);
-    mpri_import_destroy(whole, o->alloc);
+    for (int i = 3; i >= 0; i--) mpri_import_destroy(c.steps[i], o->alloc);
     mpri_arena_destroy(&arena);
     return st;
 }

@@ -1,4 +1,4 @@
-/* mpr-convert: the autocast pass's decisions, mapped back through the origins and written into the
+/* mpr-convert under the profiles of torch: the autocast pass's decisions, mapped back through the origins and written into the
  * original bytes. Nothing but marked Casts is added (and Constants, where a constant has to be
  * clamped); initializers, graph inputs and graph outputs keep name, type and contents. */
 #ifndef MPRI_CONVERT_H
@@ -17,6 +17,13 @@ typedef struct ConvertSettle {
     void *user;
 } ConvertSettle;
 
+/* What a profile decides, for the painter to write. In the arena. */
+typedef struct ConvertUnits {
+    Arena *arena;
+    const char *decisions;         /* as mpri_decisions_text gives them */
+    const char *const *saturated;  /* constants that are clamped; NULL-terminated */
+} ConvertUnits;
+
 typedef struct ConvertOptions {
     DType to; /* MPR_FLOAT16 or MPR_BFLOAT16; MPR_FLOAT32: what an earlier run added goes */
     const Profile *profile; /* not needed for f32 */
@@ -25,6 +32,8 @@ typedef struct ConvertOptions {
     const Log *log;
     ConvertSettle settle; /* fn NULL: what is open stays */
     bool dry_run;
+    int64_t opset; /* of ai.onnx, to which the model is raised first; 0: as it is */
+    ConvertUnits *units; /* instead of a file */
     const char *explain; /* a node: its reasons go to *explained, from the allocator; or NULL */
     char **explained;
     bool strict; /* a rule that matches nothing is an error */

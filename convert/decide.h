@@ -19,6 +19,8 @@ typedef struct DecidedFile { /* what is written */
 typedef struct Decided Decided;
 mpr_status mpri_decided_make(const FileGraph *f, const ConvertOptions *o,
                              const ImportedModel *given, Arena *arena, Decided **out, Err *err);
+/* For the painter to write. */
+mpr_status mpri_decided_units(Decided *d, ConvertUnits *units, Err *err);
 /* The entry of the model's metadata. */
 mpr_status mpri_decided_entry(Decided *d, Text *out, Err *err);
 /* Runs the bytes that are going to be written; f has been written. The outcome is in the report and

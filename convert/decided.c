@@ -139,7 +139,7 @@ mpr_status mpri_decided_make(const FileGraph *f, const ConvertOptions *o,
 {
     *out = NULL;
     if (!o->report && !o->dot && !o->svg && !o->annotations && !o->annotate && !o->check.verify &&
-        !o->profile->decided)
+        !o->profile->decided && !o->units)
         return MPR_OK;
     Decided *d = mpri_arena_alloc(arena, sizeof *d);
     if (!d) return mpri_err_nomem(err, sizeof *d);
@@ -154,6 +154,32 @@ mpr_status mpri_decided_entry(Decided *d, Text *out, Err *err)
     const char *text = mpri_decisions_text(&d->m, d->o->profile);
     mpri_wire_put_entry(out, MODEL_METADATA, MPRI_DECISIONS_KEY, text, strlen(text));
     return out->failed ? mpri_err_nomem(err, strlen(text)) : MPR_OK;
+}
+
+/* Names of the constants that autocast clamped. */
+static const char *const *saturated(Decided *d, Arena *arena)
+{
+    int n = 0;
+    for (int i = 0; i < d->f->n_nodes; i++) n += __builtin_popcount(d->f->nodes[i].saturate);
+    const char **names = ARENA_ARRAY(arena, const char *, n + 1);
+    if (!names) longjmp(d->pool.full, 1);
+    n = 0;
+    for (int i = 0; i < d->f->n_nodes; i++)
+        for (int k = 0; k < d->f->nodes[i].n_in && k < 32; k++)
+            if (d->f->nodes[i].saturate >> k & 1) {
+                names[n] = mpri_arena_strdup(arena, d->f->nodes[i].in[k]);
+                if (!names[n++]) longjmp(d->pool.full, 1);
+            }
+    names[n] = NULL;
+    return names;
+}
+
+mpr_status mpri_decided_units(Decided *d, ConvertUnits *units, Err *err)
+{
+    if (setjmp(d->pool.full)) return mpri_err_nomem(err, 0);
+    units->decisions = mpri_arena_strdup(units->arena, mpri_decisions_text(&d->m, NULL));
+    units->saturated = saturated(d, units->arena);
+    return units->decisions ? MPR_OK : mpri_err_nomem(err, 0);
 }
 
 /* ---- numbers ---- */

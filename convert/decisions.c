@@ -1,4 +1,4 @@
-/* Reading and writing decisions. The reader trusts nothing: every unit of the model must be named,
+/* Reading decisions. The reader trusts nothing: every unit of the model must be named,
  * joined ones must agree, and what ONNX forbids stays forbidden. */
 #include "convert/decisions.h"
 
@@ -6,132 +6,9 @@
 #include <string.h>
 
 #include "convert/casts.h"
-#include "convert/report.h"
-#include "importer/wire.h"
 #include "passes/profile.h"
 
 static const char advice[] = "write them anew: mpr-convert --annotations or --annotate";
-
-static const char *type_name(DType t)
-{
-    return t == MPR_FLOAT32 ? "float" : mpri_dtype_long(t);
-}
-
-/* ---- writing ---- */
-
-static const char *unit_name(Pool *pool, const MixUnit *u)
-{
-    return mpri_pool_print(pool, "%s:%s", u->node->path, u->name);
-}
-
-static void put_unit(Pool *pool, Text *t, const MixUnit *u, bool first)
-{
-    mpri_text_put(t, first ? "" : ", ");
-    mpri_report_string(t, u->name);
-    mpri_text_put(t, ": {");
-    if (u->detail) {
-        mpri_text_put(t, "\"detail\": ");
-        mpri_report_string(t, u->detail);
-        mpri_text_put(t, ", ");
-    }
-    if (u->from && u->from != u) {
-        mpri_text_put(t, "\"from\": ");
-        mpri_report_string(t, unit_name(pool, u->from));
-        mpri_text_put(t, ", ");
-    }
-    mpri_text_add(t, "\"is\": \"%s\", \"reason\": \"%s\"}", type_name(u->is),
-                  mpri_reason_text(u->why));
-}
-
-void mpri_decisions_profile(Text *t, const Profile *p)
-{
-    static const char *const kinds[] = {
-        [PROFILE_OP] = "op", [PROFILE_NODE] = "node", [PROFILE_SUBGRAPH] = "subgraph",
-        [PROFILE_TENSOR] = "tensor"};
-    mpri_text_add(t, "\"profile\": {\"base\": \"%s\", \"rules\": [", mpri_profile_base_name(p));
-    for (int i = 0; i < p->n; i++) {
-        const ProfileRule *r = &p->rules[i];
-        mpri_text_add(t, "%s{\"class\": \"%s\", \"%s\": ", i ? ", " : "",
-                      mpri_profile_class_name(r->cls), kinds[r->kind]);
-        mpri_report_string(t, r->pattern);
-        mpri_text_put(t, ", \"where\": ");
-        mpri_report_string(t, r->where);
-        mpri_text_put(t, "}");
-    }
-    mpri_text_put(t, "]},\n");
-}
-
-const char *mpri_decisions_text(Mix *m, const Profile *profile)
-{
-    Text t;
-    bool first = true;
-    mpri_text_init(&t, m->pool->arena->alloc);
-    mpri_text_add(&t, "{\"for\": \"%s\", \"nodes\": [", type_name(m->to));
-    for (int i = 0; i < m->n_nodes; i++) {
-        const MixNode *n = m->nodes[i];
-        if (!n->n_units) continue;
-        mpri_text_put(&t, first ? "\n {\"op\": " : ",\n {\"op\": ");
-        mpri_report_string(&t, n->op);
-        mpri_text_put(&t, ", \"path\": ");
-        mpri_report_string(&t, n->path);
-        mpri_text_put(&t, ", \"units\": {");
-        for (int k = 0; k < n->n_units; k++) put_unit(m->pool, &t, n->units[k], !k);
-        mpri_text_put(&t, "}}");
-        first = false;
-    }
-    mpri_text_put(&t, "],\n");
-    if (profile) mpri_decisions_profile(&t, profile);
-    mpri_text_put(&t, "\"schema\": 1}\n");
-    char *copy = t.failed ? NULL : mpri_arena_strdup(m->pool->arena, t.text);
-    mpri_text_free(&t);
-    if (!copy) longjmp(m->pool->full, 1);
-    return copy;
-}
-
-void mpri_decisions_put(Mix *m)
-{
-    const char *text = mpri_decisions_text(m, NULL);
-    Tree *entry = mpri_tree_put_tree(m->pool, m->model, 14);
-    mpri_tree_put_text(m->pool, entry, 1, MPRI_DECISIONS_KEY);
-    mpri_tree_put_text(m->pool, entry, 2, text);
-}
-
-/* ---- finding ---- */
-
-const char *mpri_decisions_take(Mix *m)
-{
-    const char *text = NULL;
-    for (int i = m->model->n - 1; i >= 0; i--) {
-        const TreeField *f = &m->model->f[i];
-        if (f->number != 14 || !f->tree ||
-            strcmp(mpri_tree_text(m->pool, f->tree, 1), MPRI_DECISIONS_KEY))
-            continue;
-        if (!text) text = mpri_tree_text(m->pool, f->tree, 2);
-        mpri_tree_remove(m->model, i);
-    }
-    return text;
-}
-
-mpr_status mpri_decisions_find(const Source *s, Arena *arena, const char **text, Err *err)
-{
-    static const char key[] = MPRI_DECISIONS_KEY;
-    WireField f, k, v;
-    size_t pos = 0;
-    *text = NULL;
-    while (mpri_wire_next(s->bytes, s->size, &pos, &f) == WIRE_OK) {
-        if (f.number != 14 || f.type != WIRE_BYTES ||
-            !mpri_wire_find(s->bytes, f.body, 1, &k) || k.body.len != sizeof key - 1 ||
-            memcmp(s->bytes + k.body.at, key, sizeof key - 1) ||
-            !mpri_wire_find(s->bytes, f.body, 2, &v))
-            continue;
-        char *copy = mpri_arena_alloc(arena, v.body.len + 1);
-        if (!copy) return mpri_err_nomem(err, v.body.len + 1);
-        memcpy(copy, s->bytes + v.body.at, v.body.len);
-        copy[v.body.len] = '\0';
-        *text = copy;
-    }
-    return MPR_OK;
-}
 
 #if MPR_MINIMAL
 static mpr_status no_json(Err *err)
@@ -141,6 +18,13 @@ static mpr_status no_json(Err *err)
 }
 
 mpr_status mpri_decisions_read(Paint *p, const char *text, Err *err)
+{
+    (void)p;
+    (void)text;
+    return no_json(err);
+}
+
+mpr_status mpri_decisions_follow(Paint *p, const char *text, Err *err)
 {
     (void)p;
     (void)text;
@@ -226,7 +110,7 @@ static DType type_of(const char *name)
 {
     static const DType types[] = {MPR_FLOAT32, MPR_FLOAT16, MPR_BFLOAT16};
     for (int i = 0; i < 3; i++)
-        if (!strcmp(type_name(types[i]), name)) return types[i];
+        if (!strcmp(mpri_decisions_word(types[i]), name)) return types[i];
     return MPR_DTYPE_NONE;
 }
 
@@ -273,13 +157,14 @@ typedef struct Reader {
     bool *seen; /* by number of the unit */
     int next;   /* node of the model that is expected */
     bool kept;  /* compared: float32 is fine for each */
+    bool loose; /* what cannot be low is float32 */
     Err *err;
 } Reader;
 
 static mpr_status fault(Reader *r, const MixUnit *u, const char *what, const char *more)
 {
     mpri_err_set(r->err, MPR_E_USAGE, "decisions: '%s' (%s) %s%s",
-                 mpri_err_name(unit_name(r->m->pool, u)), mpri_err_name(u->node->op), what, more);
+                 mpri_err_name(mpri_decisions_unit(r->m->pool, u)), mpri_err_name(u->node->op), what, more);
     return mpri_err_advice(r->err, advice);
 }
 
@@ -352,18 +237,18 @@ static void read_reason(Reader *r, MixUnit *u, const json_t *o, MixReason why)
 static mpr_status other_type(Reader *r, const MixUnit *u, const char *is)
 {
     mpri_err_set(r->err, MPR_E_USAGE, "decisions: '%s' is %s there, asked for is %s",
-                 mpri_err_name(unit_name(r->m->pool, u)), is, mpri_dtype_long(r->m->to));
+                 mpri_err_name(mpri_decisions_unit(r->m->pool, u)), is, mpri_dtype_long(r->m->to));
     return mpri_err_advice(r->err, "convert to the type that the decisions are for");
 }
 
 static mpr_status compare_unit(Reader *r, const MixUnit *u, DType t)
 {
     if (mpri_dtype_is_low(t) && t != r->m->to && t != u->was.elem)
-        return other_type(r, u, type_name(t));
+        return other_type(r, u, mpri_decisions_word(t));
     if (t == u->is || (r->kept && u->is == MPR_FLOAT32)) return MPR_OK;
     mpri_err_set(r->err, MPR_E_USAGE, "decisions: '%s' (%s) is %s there, their profile decides %s",
-                 mpri_err_name(unit_name(r->m->pool, u)), mpri_err_name(u->node->op), type_name(t),
-                 type_name(u->is));
+                 mpri_err_name(mpri_decisions_unit(r->m->pool, u)), mpri_err_name(u->node->op), mpri_decisions_word(t),
+                 mpri_decisions_word(u->is));
     return mpri_err_advice(r->err, "change rules of the profile, then %s", advice);
 }
 
@@ -381,6 +266,10 @@ static mpr_status read_unit(Reader *r, MixUnit *u, const json_t *o)
     if (t == u->was.elem) return MPR_OK;
     if (t != r->m->to) return other_type(r, u, is);
     const MixUnit *root = mpri_unit_root(u);
+    if (r->loose) {
+        u->is = u->legal && !(u->pinned && !u->follows) ? t : u->is;
+        return MPR_OK;
+    }
     if (!u->legal) return fault(r, u, "cannot be ", is);
     for (const MixUnit *k = root; k; k = k->same)
         if (k->pinned && !k->follows) return fault(r, k, "has to stay what it is: ", mpri_reason_text(k->pin));
@@ -422,10 +311,10 @@ static mpr_status check_all(Reader *r)
     for (int i = 0; i < r->m->n_units; i++) {
         const MixUnit *u = r->m->units[i], *root = mpri_unit_root(r->m->units[i]);
         if (!r->seen[i]) return fault(r, u, "is missing", "");
-        if (!r->p) continue;
+        if (!r->p || r->loose) continue;
         if (u->is != root->is)
             return fault(r, u, "must have the type of ",
-                         mpri_err_name(unit_name(r->m->pool, root)));
+                         mpri_err_name(mpri_decisions_unit(r->m->pool, root)));
         if (lonely_cast(r->m, u))
             return fault(r, u, "has to stay what it is: ", mpri_reason_text(u->pin));
     }
@@ -453,6 +342,23 @@ static void keep(Reader *r)
     }
 }
 
+/* Joined units are float32 when one of them is. */
+static void settle(Reader *r)
+{
+    for (int i = 0; i < r->m->n_units; i++) {
+        MixUnit *u = r->m->units[i];
+        if (u->is == r->m->to && !lonely_cast(r->m, u)) continue;
+        if (u->is == r->m->to || (u->pinned && !u->follows)) u->why = u->pin;
+        for (MixUnit *k = mpri_unit_root(u); k; k = k->same) {
+            if (k->is != k->was.elem && k != u) {
+                k->why = u->why;
+                k->from = u;
+            }
+            k->is = k->was.elem;
+        }
+    }
+}
+
 static mpr_status read_all(Reader *r)
 {
     json_t *node;
@@ -461,7 +367,8 @@ static mpr_status read_all(Reader *r)
     json_array_foreach(json_object_get(r->root, "nodes"), i, node)
         TRY(read_node(r, node, i));
     TRY(check_all(r));
-    if (r->p && r->p->o->policy && r->p->o->policy->n) {
+    if (r->loose) settle(r);
+    else if (r->p && r->p->o->policy && r->p->o->policy->n) {
         mpri_paint_policy(r->p);
         keep(r);
     }
@@ -488,6 +395,16 @@ mpr_status mpri_decisions_read(Paint *p, const char *text, Err *err)
     p->m->master = p->o->master;
     mpri_mix_units(p->m);
     return read_text(&r, text);
+}
+
+mpr_status mpri_decisions_follow(Paint *p, const char *text, Err *err)
+{
+    Reader r = {.p = p, .m = p->m, .loose = true, .err = err};
+    mpri_mix_units(p->m);
+    mpri_mix_ranges(p->m);
+    mpri_paint_weights(p);
+    TRY(read_text(&r, text));
+    return mpri_paint_changes(p);
 }
 
 mpr_status mpri_decisions_hold(Mix *m, const char *text, bool kept, Err *err)

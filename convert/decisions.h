@@ -13,6 +13,9 @@
 
 #define MPRI_DECISIONS_KEY "mpr.decisions"
 
+/* "float", "float16", "bfloat16"; "PATH:VARIABLE". */
+const char *mpri_decisions_word(DType t);
+const char *mpri_decisions_unit(Pool *pool, const MixUnit *u);
 /* Takes the decisions out of the model's metadata: NULL when there are none. */
 const char *mpri_decisions_take(Mix *m);
 /* The colours of the units as text, in the pool. profile: of torch, which decided; NULL: painted. */
@@ -24,6 +27,9 @@ void mpri_decisions_profile(Text *t, const Profile *p);
 /* Units get the colours and reasons of `text`. The policy may keep more of them in float32.
  * MPR_E_USAGE names what does not fit the model or the target type. */
 mpr_status mpri_decisions_read(Paint *p, const char *text, Err *err);
+/* As read, of a profile of torch: what the painter cannot follow, and weights that do not fit, stay
+ * in float32. */
+mpr_status mpri_decisions_follow(Paint *p, const char *text, Err *err);
 /* The colours of the units, which are those of a profile of torch, must be what `text` says. kept:
  * more is kept in float32 than there. MPR_E_USAGE names what does not fit. */
 mpr_status mpri_decisions_hold(Mix *m, const char *text, bool kept, Err *err);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "convert/lists.h"
 #include "convert/paint.h"
 #include "runtime/base/text.h"
 
@@ -35,9 +36,6 @@ static const char bf16_infer[] =
     "InstanceNormalization GroupNormalization RMSNormalization MeanVarianceNormalization "
     "LpNormalization";
 
-static const char *const list_names[4] = {
-    [LIST_ALLOW] = "allow", [LIST_INFER] = "infer", [LIST_DENY] = "deny", [LIST_CLEAR] = "clear"};
-
 static bool has_word(const char *words, const char *word)
 {
     size_t n = strlen(word);
@@ -54,104 +52,6 @@ const char *mpri_list_words(MixList list)
 bool mpri_node_is(const MixNode *n, const char *ops)
 {
     return !*n->domain && has_word(ops, n->op);
-}
-
-/* ---- the list file ---- */
-
-/* Words of one list of a YAML or JSON file: "allow: [A, +B]" or "- A" lines below it. */
-typedef struct ListFile {
-    const char *words[4]; /* NULL: the list is not in the file */
-} ListFile;
-
-static const char *next_word(const char *p, const char **word, size_t *n)
-{
-    p += strspn(p, " \t\r\n,[]{}\"'");
-    *word = p;
-    *n = strcspn(p, " \t\r\n,[]{}\"'#");
-    if (*n == 0 && *p == '#') {
-        p += strcspn(p, "\n");
-        return next_word(p, word, n);
-    }
-    return p + *n;
-}
-
-static mpr_status parse_lists(Paint *p, ListFile *f)
-{
-    const char *at = p->o->lists, *word;
-    size_t n;
-    int list = -1;
-    while (*(at = next_word(at, &word, &n)) || n) {
-        if (n == 0) break;
-        bool key = word[n - 1] == ':';
-        if (!key) { /* "allow" : [ */
-            const char *q = at + strspn(at, "\"' \t");
-            key = *q == ':' && word[0] != '-' && word[0] != '+';
-            if (key) at = q + 1;
-        } else {
-            n--;
-        }
-        if (key) {
-            list = -1;
-            for (int k = 0; k < 4; k++)
-                if (strlen(list_names[k]) == n && !strncmp(list_names[k], word, n)) list = k;
-            if (list < 0)
-                return mpri_err_set(p->err, MPR_E_USAGE,
-                                    "the list file has a list '%.*s'; allowed are allow, infer, "
-                                    "deny and clear", (int)n, word);
-            if (!f->words[list]) f->words[list] = "";
-        } else if (n == 1 && *word == '-') {
-            continue; /* an item of a list in block style */
-        } else if (list < 0) {
-            return mpri_err_set(p->err, MPR_E_USAGE, "the list file has '%.*s' outside a list",
-                                (int)n, word);
-        } else {
-            f->words[list] = mpri_pool_print(p->m->pool, "%s %.*s", f->words[list], (int)n, word);
-        }
-    }
-    return MPR_OK;
-}
-
-/* +X adds, -X takes away; a list with a plain word replaces. */
-static int amended(const ListFile *f, const char *op, int list)
-{
-    for (int k = 0; k < 4; k++) {
-        char minus[96];
-        if (!f->words[k]) continue;
-        snprintf(minus, sizeof minus, "-%s", op);
-        bool plain = false;
-        for (const char *q = f->words[k]; *q; q++)
-            plain = plain || (q[0] == ' ' && q[1] && q[1] != '+' && q[1] != '-');
-        if (list == k && (plain || has_word(f->words[k], minus))) list = -1;
-    }
-    for (int k = 0; k < 4; k++) {
-        char plus[96];
-        if (!f->words[k]) continue;
-        snprintf(plus, sizeof plus, "+%s", op);
-        if (has_word(f->words[k], plus) || has_word(f->words[k], op)) list = k;
-    }
-    return list;
-}
-
-static mpr_status check_overlap(Paint *p, const ListFile *f)
-{
-    for (int k = 0; k < 4; k++) {
-        const char *at = f->words[k] ? f->words[k] : "", *word;
-        size_t n;
-        while (*(at = next_word(at, &word, &n)) || n) {
-            const char *op = mpri_pool_text(p->m->pool, word + (*word == '+'),
-                                            n - (size_t)(*word == '+'));
-            for (int other = 0; other < 4; other++) {
-                if (other == k || !f->words[other] || *op == '-') continue;
-                if (has_word(f->words[other], op) ||
-                    has_word(f->words[other], mpri_pool_print(p->m->pool, "+%s", op)))
-                    return mpri_err_set(p->err, MPR_E_USAGE,
-                                        "the list file has %s on two lists, %s and %s", op,
-                                        list_names[k], list_names[other]);
-            }
-            if (!*at) break;
-        }
-    }
-    return MPR_OK;
 }
 
 /* ---- the list of a node ---- */
@@ -174,7 +74,7 @@ static int list_of_calls(const Paint *p, const ListFile *f, const MixNode *n)
 {
     int list = -1;
     for (const MixScope *s = n->scope->home; s && list < 0; s = s->owner->scope->home)
-        list = amended(f, full_name(p, s->owner), -1);
+        list = mpri_lists_amend(f, full_name(p, s->owner), -1);
     return list;
 }
 
@@ -186,18 +86,39 @@ static MixList list_of(const Paint *p, const ListFile *f, const MixNode *n, MixR
         if (has_word(built_in[k], op)) list = k;
     if (p->m->to == MPR_BFLOAT16 && has_word(bf16_infer, op)) list = LIST_INFER;
     if (is_smooth_resize(p, n)) list = LIST_DENY;
-    list = outer >= 0 ? outer : amended(f, op, list);
+    list = outer >= 0 ? outer : mpri_lists_amend(f, op, list);
     *why = list == LIST_DENY ? WHY_DENY : list < 0 ? WHY_UNLISTED : WHY_ALLOW;
     return list < 0 ? LIST_DENY : (MixList)list;
 }
 
+/* A name that neither ONNX nor the model knows is a slip of the pen. */
+static bool is_known(const Paint *p, const char *op)
+{
+    if (mpri_ports_find(op, INT64_MAX)) return true;
+    bool known = false;
+    for (int i = 0; i < p->m->n_nodes && !known; i++)
+        known = !strcmp(full_name(p, p->m->nodes[i]), op);
+    return known;
+}
+
+static mpr_status read_file(Paint *p, ListFile *f)
+{
+    const char *path = p->o->lists_path ? p->o->lists_path : "the list file";
+    *f = (ListFile){0};
+    if (!p->o->lists) return MPR_OK;
+    TRY(mpri_lists_read(path, p->o->lists, p->m->pool, f, p->err));
+    for (const ListEntry *e = f->first; e; e = e->next)
+        if (!is_known(p, e->op))
+            mpri_paint_warn(p, "unmatched",
+                            mpri_pool_print(p->m->pool, "%s:%zu: %s", path, e->line, e->op), 0,
+                            "neither ONNX nor the model knows the operator");
+    return MPR_OK;
+}
+
 mpr_status mpri_paint_lists(Paint *p)
 {
-    ListFile f = {{NULL}};
-    if (p->o->lists) {
-        TRY(parse_lists(p, &f));
-        TRY(check_overlap(p, &f));
-    }
+    ListFile f;
+    TRY(read_file(p, &f));
     for (int i = 0; i < p->m->n_units; i++) {
         MixUnit *u = p->m->units[i];
         MixReason why;

@@ -27,13 +27,6 @@ mpr_status mpri_marks_strip(Source *s, Arena *arena, void **out, size_t *size, i
     bool annotated = mpri_decisions_take(&m);
     mpri_rewrite_undo(&m, n);
     if (*n == 0 && !annotated) return MPR_OK;
-    int count;
-    Piece *pieces = mpri_tree_pieces(&pool, m.model, &count);
-    size_t total = 0;
-    for (int i = 0; i < count; i++) total += pieces[i].n;
-    uint8_t *image = mpri_pool_take(&pool, total);
-    mpri_pieces_copy(pieces, count, image);
-    *out = image;
-    *size = total;
+    *out = mpri_tree_image(&pool, m.model, size);
     return MPR_OK;
 }

@@ -10,6 +10,7 @@
 #include "convert/mixed_state.h"
 #include "convert/raise.h"
 #include "convert/report.h"
+#include "passes/profile.h"
 
 /* ---- what is refused at once ---- */
 
@@ -29,7 +30,7 @@ static mpr_status check_opset(const Mixed *c)
     if (c->o->to != MPR_BFLOAT16 || c->mix.opset >= 13) return MPR_OK;
     mpri_err_set(c->err, MPR_E_OPSET, "bfloat16 needs opset 13 or newer, the model has opset %lld",
                  (long long)c->mix.opset);
-    return mpri_err_advice(c->err, "export the model at opset 13 or newer, or use --to fp16");
+    return mpri_err_advice(c->err, "raise the model with --opset 13, or use --to fp16");
 }
 
 /* ---- bytes ---- */
@@ -144,9 +145,24 @@ static mpr_status check_sidecar(Mixed *c)
     return mpri_decisions_check(c->o->decisions, hex, plain, c->err);
 }
 
+/* Colours that a profile of torch has chosen. */
+static mpr_status follow(Mixed *c)
+{
+    const ConvertUnits *u = c->o->units;
+    const char *const *left = mpri_profile_unmatched(c->o->profile, c->pool.arena);
+    for (int i = 0; u->saturated[i]; i++) {
+        MixValue *v = mpri_mix_find(c->mix.top, u->saturated[i]);
+        if (v) v->saturate = true;
+    }
+    for (; *left; left++)
+        mpri_paint_warn(&c->paint, "unmatched", *left, 0, "the rule matches no node");
+    return mpri_decisions_follow(&c->paint, u->decisions, c->err);
+}
+
 /* Colours of the units. */
 static mpr_status colour(Mixed *c)
 {
+    if (c->o->units) return follow(c);
     if (c->o->decisions) {
         TRY(check_sidecar(c));
         return mpri_decisions_read(&c->paint, c->o->decisions, c->err);

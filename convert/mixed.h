@@ -18,6 +18,8 @@ typedef struct MixedOptions {
     char **explained;          /* from the allocator */
     const char *const *echo;   /* options for the report: key, value, key, value … NULL */
     const char *decisions;     /* text of a sidecar file that takes the place of the painting */
+    const ConvertUnits *units; /* what a profile of torch decides; or NULL */
+    const Profile *profile;    /* … that profile, for the report */
     bool own_decisions;        /* those that the model carries do, where they are for this type */
     bool annotate;             /* decisions go into the metadata, the graph stays */
     MixedCheck check;

@@ -29,7 +29,7 @@ mpr_status mpri_mixed_reports(Mixed *c, size_t bytes)
 {
     Report report = {.m = &c->mix, .paint = &c->paint, .rewrite = &c->rewrite, .o = c->o,
                      .verify = c->plain ? &c->verified : NULL,
-                     .model = c->given, .changed = c->r->changed,
+                     .model = c->given, .changed = c->r->changed, .decided = c->o->profile,
                      .bytes_before = c->bytes_before, .bytes_after = bytes};
     TRY(explain(c, &report));
     c->reported = true;

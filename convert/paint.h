@@ -13,6 +13,7 @@ typedef struct PaintOptions {
     const Profile *policy;     /* rules of a file and of --keep-fp32, before `rules`; may be NULL */
     const char *const *no_guard;
     const char *lists;         /* text of a list file, or NULL */
+    const char *lists_path;    /* of that file, for messages */
     int min_island;
     int64_t max_reduction;     /* 0: none */
     bool master;               /* train mode */
@@ -51,6 +52,7 @@ void mpri_paint_policy(Paint *p);       /* rules of the profile */
 void mpri_paint_apply(MixNode *n, PaintRule rule, MixReason why);
 mpr_status mpri_paint_guards(Paint *p);
 void mpri_paint_constants(Paint *p);    /* shape-path, weight-side, range-init */
+void mpri_paint_weights(Paint *p);      /* range-init alone */
 const char *mpri_list_words(MixList list); /* the built-in list, blank-separated */
 /* After the painting: warnings for constants that change beyond rounding, or would; MPR_E_DATA when
  * the user wants none of it. */

@@ -150,3 +150,16 @@ mpr_status mpri_raise(Mix *m, int64_t opset, Err *err)
     opset_of(m->pool, m->model, M_OPSET, opset);
     return MPR_OK;
 }
+
+mpr_status mpri_raise_image(Source *s, Arena *arena, int64_t opset, void **bytes, size_t *size,
+                            Err *err)
+{
+    Pool pool = {.arena = arena};
+    if (setjmp(pool.full)) return mpri_err_nomem(err, 0);
+    Mix m = {.pool = &pool, .source = s};
+    m.model = mpri_tree_parse(&pool, TREE_MODEL, s->bytes, s->size);
+    mpri_mix_read(&m);
+    TRY(mpri_raise(&m, opset, err));
+    *bytes = mpri_tree_image(&pool, m.model, size);
+    return MPR_OK;
+}

@@ -11,6 +11,9 @@ enum { RAISE_NEWEST = 28 };
  * afterwards. MPR_E_USAGE for an opset that is older than the model's or not known, MPR_E_OPSET
  * names a node that has no counterpart. */
 mpr_status mpri_raise(Mix *m, int64_t opset, Err *err);
+/* The bytes of the raised model, in the arena. */
+mpr_status mpri_raise_image(Source *s, Arena *arena, int64_t opset, void **bytes, size_t *size,
+                            Err *err);
 /* One function of the model. */
 mpr_status mpri_raise_function(Mix *m, Tree *function, int64_t opset, Err *err);
 

@@ -251,3 +251,14 @@ void mpri_pieces_copy(const Piece *pieces, int n, uint8_t *to)
         else memcpy(to, p->bytes, p->n);
     }
 }
+
+void *mpri_tree_image(Pool *p, Tree *t, size_t *size)
+{
+    int n;
+    Piece *pieces = mpri_tree_pieces(p, t, &n);
+    *size = 0;
+    for (int i = 0; i < n; i++) *size += pieces[i].n;
+    void *image = mpri_pool_take(p, *size);
+    mpri_pieces_copy(pieces, n, image);
+    return image;
+}

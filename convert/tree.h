@@ -62,5 +62,7 @@ bool mpri_field_is(const TreeField *f, const char *text);
 /* The message as runs of bytes. */
 Piece *mpri_tree_pieces(Pool *p, Tree *t, int *n);
 void mpri_pieces_copy(const Piece *pieces, int n, uint8_t *to);
+/* The message as one run, in the pool. */
+void *mpri_tree_image(Pool *p, Tree *t, size_t *size);
 
 #endif

@@ -583,8 +583,8 @@ typedef struct mpr_convert_options {
     const char *autocast_profile; /* as in mpr_session_options; NULL: the decisions that the model carries, else "paint" */
     const char *const *keep_fp32;
     bool dry_run;                 /* nothing is written; *changed tells */
-    /* Lists end with NULL. What changes a painting (rules to max_reduction, calib, auto_rtol), external, no_passes and
-     * opset are for "paint" and refused elsewhere. */
+    /* Lists end with NULL. What changes a painting (rules to max_reduction, calib, auto_rtol) is for "paint" and refused
+     * elsewhere, and so are io and external in training mode. */
     const char *const *rules;     /* "exclude RULE", "include RULE", "force-include RULE"; RULE is op:RE, node:RE, out:RE, domain:RE or scope:RE; the last match wins */
     const char *lists;            /* file that amends the lists allow, infer, deny, clear */
     const char *const *io;        /* "NAME=keep|fp16|bf16|fp32", NAME of a graph input or output or "all" */

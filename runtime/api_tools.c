@@ -1,4 +1,5 @@
 /* Body of mpr.h: tensors, run, convert, inspect, bench. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,18 +100,17 @@ mpr_status mpr_session_vjp(mpr_model *model, const mpr_tensors *inputs,
 
 /* ---- convert ---- */
 
-static mpr_status check_convert_mode(const mpr_convert_options *o, const Profile *p, Err *err)
+static bool is_infer(const mpr_convert_options *o)
 {
-    bool infer = o->mode && !strcmp(o->mode, "infer");
-    if (o->mode && !infer && strcmp(o->mode, "train")) {
-        mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed are train and infer",
-                     mpri_err_name(o->mode));
-        return mpri_err_advice(err, "leave it out for train");
-    }
-    if (!infer || mpri_profile_converts(p)) return MPR_OK;
-    mpri_err_set(err, MPR_E_USAGE, "mode infer with the autocast profile '%s'",
-                 mpri_err_name(p->name));
-    return mpri_err_advice(err, "use the profile paint");
+    return o->mode && !strcmp(o->mode, "infer") && o->to != MPR_FLOAT32;
+}
+
+static mpr_status check_convert_mode(const mpr_convert_options *o, Err *err)
+{
+    if (!o->mode || !strcmp(o->mode, "infer") || !strcmp(o->mode, "train")) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "convert mode '%s'; allowed are train and infer",
+                 mpri_err_name(o->mode));
+    return mpri_err_advice(err, "leave it out for train");
 }
 
 static mpr_status check_convert_flags(const mpr_convert_options *o, Err *err)
@@ -132,14 +132,22 @@ static mpr_status read_lists(const char *path, Arena *arena, char **text, Err *e
     if (!path) return MPR_OK;
     FILE *f = fopen(path, "rbe");
     if (!f) {
-        mpri_err_set(err, MPR_E_IO, "%s: cannot be opened", mpri_err_name(path));
+        mpri_err_set(err, MPR_E_IO, "%s: cannot be opened: %s", mpri_err_name(path),
+                     strerror(errno));
         return mpri_err_advice(err, "pass the path of a list file");
     }
     enum { MOST = 1 << 20 };
     char *bytes = mpri_arena_alloc(arena, MOST + 1);
-    size_t n = bytes ? fread(bytes, 1, MOST, f) : 0;
+    size_t n = bytes ? fread(bytes, 1, MOST + 1, f) : 0;
+    int cause = ferror(f) ? errno : 0;
     fclose(f);
     if (!bytes) return mpri_err_nomem(err, MOST);
+    if (cause)
+        return mpri_err_set(err, MPR_E_IO, "%s: cannot be read: %s", mpri_err_name(path),
+                            strerror(cause));
+    if (n > MOST)
+        return mpri_err_set(err, MPR_E_USAGE, "%s: a list file has at most %d bytes",
+                            mpri_err_name(path), MOST);
     bytes[n] = '\0';
     *text = bytes;
     return MPR_OK;
@@ -158,41 +166,50 @@ static const char *paints(const mpr_convert_options *o)
                                          : NULL;
 }
 
-static const char *of_the_way_back(const mpr_convert_options *o)
+/* Do decisions that are final stand against the options? */
+static mpr_status check_final(const mpr_convert_options *o, const Profile *p, Err *err)
 {
-    return o->report || o->dot || o->svg ? "report, dot and svg of the way back"
-           : o->verify                   ? "verify of the way back"
-           : o->annotate || o->annotations ? "annotate and annotations of the way back"
-                                         : NULL;
+    const char *option = paints(o);
+    if (!p->decisions && !p->decided) return MPR_OK;
+    if (option) {
+        mpri_err_set(err, MPR_E_USAGE, "%s: the decisions of '%s' are final", option,
+                     mpri_err_name(p->name));
+        return mpri_err_advice(err, "keep-fp32 may keep more nodes in float32; or paint anew");
+    }
+    if (o->to != MPR_FLOAT32) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "the way back to float32 takes no decisions");
+    return mpri_err_advice(err, "leave the profile '%s' out", mpri_err_name(p->name));
 }
 
 /* Options that the way of deciding has no use for. */
 static mpr_status check_policy(const mpr_convert_options *o, const Profile *p, Err *err)
 {
     const char *option = paints(o);
-    if ((p->decisions || p->decided) && option) {
-        mpri_err_set(err, MPR_E_USAGE, "%s: the decisions of '%s' are final", option,
-                     mpri_err_name(p->name));
-        return mpri_err_advice(err, "keep-fp32 may keep more nodes in float32; or paint anew");
-    }
-    if ((p->decisions || p->decided) && o->to == MPR_FLOAT32) {
-        mpri_err_set(err, MPR_E_USAGE, "the way back to float32 takes no decisions");
-        return mpri_err_advice(err, "leave the profile '%s' out", mpri_err_name(p->name));
-    }
+    TRY(check_final(o, p, err));
     if (o->annotate && o->verify) {
         mpri_err_set(err, MPR_E_USAGE, "verify: an annotated model computes as it did");
         return mpri_err_advice(err, "verify without annotate, then annotate with the same options");
     }
+    if (o->to == MPR_FLOAT32 && (o->annotate || o->annotations)) {
+        mpri_err_set(err, MPR_E_USAGE, "%s: the way back to float32 makes no decisions that could "
+                     "be kept", o->annotate ? "annotate" : "annotations");
+        return mpri_err_advice(err, "leave it out; what a model carries is taken out of it");
+    }
     if (mpri_profile_converts(p)) return MPR_OK;
-    if (!option && o->to == MPR_FLOAT32) option = of_the_way_back(o);
-    if (!option && o->io && o->io[0]) option = "io";
-    if (!option && o->opset) option = "opset";
-    if (!option && o->no_passes) option = "passes none";
-    if (!option && o->external && strcmp(o->external, "auto")) option = "external";
-    if (!option) return MPR_OK;
-    mpri_err_set(err, MPR_E_USAGE, "%s: only with the profile paint, not with '%s'", option,
-                 mpri_err_name(p->name));
-    return mpri_err_advice(err, "leave the option out, or use the profile paint");
+    bool placed = is_infer(o) || o->to == MPR_FLOAT32 || o->no_passes;
+    bool weights = o->weights_oor && strcmp(o->weights_oor, "keep-fp32") != 0;
+    if (!option && weights) option = "weights-oor";
+    if (!option && !placed && o->io && o->io[0]) option = "io";
+    if (!option && !placed && o->external && strcmp(o->external, "auto")) option = "external";
+    if (option) {
+        mpri_err_set(err, MPR_E_USAGE, "%s: only with the profile paint, not with '%s'", option,
+                     mpri_err_name(p->name));
+        return mpri_err_advice(err, "leave the option out, or use the profile paint");
+    }
+    if (!o->opset || (!o->annotate && !p->decided)) return MPR_OK;
+    mpri_err_set(err, MPR_E_USAGE, "opset: %s", o->annotate
+                 ? "an annotated model stays as it is" : "the decisions are for the model as it is");
+    return mpri_err_advice(err, "raise the model first: --opset with --exclude 'op:.*'");
 }
 
 /* 0 stands for the usual one (negative inside), negative for 0. */
@@ -226,8 +243,8 @@ static mpr_status check_numbers(const mpr_convert_options *o, MixedCheck *k, Err
 }
 
 static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_convert_options *o,
-                                  const Profile *policy, const Device *device, Arena *arena,
-                                  ConvertResult *r, Err *err)
+                                  const Profile *policy, const ConvertUnits *units,
+                                  const Device *device, Arena *arena, ConvertResult *r, Err *err)
 {
     char *lists;
     TRY(read_lists(o->lists, arena, &lists, err));
@@ -235,10 +252,12 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
         .to = o->to,
         .mode = o->mode,
         .paint = {.rules = o->rules, .policy = policy, .no_guard = o->no_guard,
-                  .lists = lists, .min_island = o->min_island,
+                  .lists = lists, .lists_path = o->lists, .min_island = o->min_island,
                   .max_reduction = o->max_reduction, .weights_oor = o->weights_oor,
                   .margin = o->margin > 0 ? o->margin : 4},
         .decisions = policy->decisions,
+        .units = units,
+        .profile = units ? policy : NULL,
         .own_decisions = !o->autocast_profile && !paints(o),
         .annotate = o->annotate,
         .io = o->io,
@@ -247,13 +266,13 @@ static mpr_status convert_painted(mpr_model *model, const char *path, const mpr_
         .annotations = o->annotations,
         .dot = o->dot,
         .svg = o->svg,
-        .explain = o->explained ? o->explain : NULL,
+        .explain = o->explained && !units ? o->explain : NULL,
         .explained = o->explained,
         .echo = o->echo,
         .dry_run = o->dry_run,
         .no_passes = o->no_passes,
         .opset = o->opset,
-        .inline_calls = o->inline_functions,
+        .inline_calls = o->inline_functions || units,
         .drop_rounding = o->drop_rounding,
         .strict = o->strict,
         .kernels = &device->kernels,
@@ -301,11 +320,14 @@ static mpr_status load_policy(const mpr_model *model, const mpr_convert_options 
                              arena, out, err);
 }
 
+/* For inference weights are stored in 16 bits. That is the painter's work: it follows the profile. */
 static mpr_status convert_decided(mpr_model *model, const char *path, const mpr_convert_options *o,
-                                  const Profile *profile, const Device *device, ConvertResult *r,
-                                  Err *err)
+                                  const Profile *profile, const Device *device, Arena *arena,
+                                  ConvertResult *r, Err *err)
 {
     ControlSettler settler = {model, &device->kernels};
+    ConvertUnits units = {.arena = arena};
+    bool infer = is_infer(o) && !o->annotate;
     ConvertOptions co = {
         .settle = {mpri_control_settle, &settler},
         .to = o->to,
@@ -315,6 +337,8 @@ static mpr_status convert_decided(mpr_model *model, const char *path, const mpr_
         .log = &model->ctx->log,
         .dry_run = o->dry_run,
         .strict = o->strict,
+        .opset = o->opset,
+        .units = infer ? &units : NULL,
         .explain = o->explained ? o->explain : NULL,
         .explained = o->explained,
         .report = o->report,
@@ -326,11 +350,31 @@ static mpr_status convert_decided(mpr_model *model, const char *path, const mpr_
     };
     CheckData verify = {0};
     TRY(check_numbers(o, &co.check, err));
-    if (o->verify) TRY(mpri_check_data_open(model, o->verify, device, "verification", &verify, err));
+    if (o->verify && !infer)
+        TRY(mpri_check_data_open(model, o->verify, device, "verification", &verify, err));
     if (verify.user) co.check.verify = &verify;
     mpr_status st = mpri_convert_file(model->m, path, &co, r, err);
     mpri_check_data_close(&verify);
-    return st == MPR_OK || !profile->decided ? st : mpri_err_where(err, "%s", mpri_err_name(profile->name));
+    if (st != MPR_OK && profile->decided)
+        return mpri_err_where(err, "%s", mpri_err_name(profile->name));
+    if (st != MPR_OK || !infer) return st;
+    return convert_painted(model, path, o, profile, &units, device, arena, r, err);
+}
+
+/* The profile that decides; where nothing is decided, it is the painter who parses and writes. */
+static mpr_status convert_by(mpr_model *model, const char *path, const mpr_convert_options *o,
+                             const Device *device, Arena *arena, ConvertResult *r, Err *err)
+{
+    Profile *profile;
+    TRY(load_policy(model, o, arena, &profile, err));
+    TRY(check_convert_mode(o, err));
+    TRY(check_policy(o, profile, err));
+    bool decides = o->to != MPR_FLOAT32 && !o->no_passes;
+    if (decides && !mpri_profile_converts(profile))
+        return convert_decided(model, path, o, profile, device, arena, r, err);
+    if (!mpri_profile_converts(profile))
+        TRY(mpri_profile_load("paint", NULL, arena, &profile, err));
+    return convert_painted(model, path, o, profile, NULL, device, arena, r, err);
 }
 
 static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_options *given,
@@ -347,18 +391,11 @@ static mpr_status convert(mpr_model *model, const char *path, const mpr_convert_
     if (!o.dry_run) TRY(mpri_api_pointer(path, "path", err));
     Device *device;
     Arena arena;
-    Profile *profile;
     ConvertResult r = {0};
     mpri_arena_init(&arena, &model->ctx->alloc, 0);
     mpr_status status = mpri_context_device(model->ctx, &device, err);
     if (status == MPR_OK) {
-        status = load_policy(model, &o, &arena, &profile, err);
-        bool paint = status == MPR_OK && mpri_profile_converts(profile);
-        if (status == MPR_OK) status = check_convert_mode(&o, profile, err);
-        if (status == MPR_OK) status = check_policy(&o, profile, err);
-        if (status == MPR_OK)
-            status = paint ? convert_painted(model, path, &o, profile, device, &arena, &r, err)
-                           : convert_decided(model, path, &o, profile, device, &r, err);
+        status = convert_by(model, path, &o, device, &arena, &r, err);
         mpri_device_destroy(device);
     }
     mpri_arena_destroy(&arena);

@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import solve  # noqa: E402
 
 RUNS = [(to, mode, []) for to in ("fp16", "bf16") for mode in ("train", "infer")]
-SPREAD = RUNS + [(to, "train", ["--autocast-profile", profile]) for to in ("fp16", "bf16")
+SPREAD = RUNS + [(to, mode, ["--autocast-profile", profile]) for mode in ("train", "infer") for to in ("fp16", "bf16")
                  for profile in ("torch-cuda", "torch-cpu")]
 # a kernel is missing, or the runtime's own insertions are wrong
 UNSUPPORTED = ("NOT_IMPLEMENTED", "under development", "Unsupported model IR", "InsertedPrecisionFreeCast")

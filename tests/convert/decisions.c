@@ -233,12 +233,11 @@ static void refused_by_operators(void **state)
     run(f, from, to, (mpr_convert_options){.autocast_profile = side, .to = MPR_FLOAT32}, "way back");
     run(f, from, to, (mpr_convert_options){.autocast_profile = side, .to = MPR_BFLOAT16},
         "asked for is bfloat16");
-    run(f, from, to, (mpr_convert_options){.autocast_profile = side, .mode = "infer"}, "mode infer");
     run(f, test_data(models[1]), to, (mpr_convert_options){.autocast_profile = side}, "another model");
     run(f, from, to, (mpr_convert_options){.autocast_profile = side, .opset = 20},
-        "opset: only with the profile paint");
-    run(f, from, to, (mpr_convert_options){.autocast_profile = "torch-cuda", .no_passes = true},
-        "passes none: only with the profile paint");
+        "opset: the decisions are for the model as it is");
+    run(f, from, to, (mpr_convert_options){.autocast_profile = "torch-cuda", .opset = 20,
+                                           .annotate = true}, "opset: an annotated model");
     run(f, from, to, (mpr_convert_options){.autocast_profile = "torch-cpu", .external = "always"},
         "external: only with the profile paint");
     assert_false(exists(to));

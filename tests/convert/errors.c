@@ -73,12 +73,14 @@ static void options_are_checked(void **state)
     o.mode = "inference";
     fails(f, from, to, &o, MPR_E_USAGE, "inference", "train");
     o = options();
-    o.mode = "infer";
     o.autocast_profile = "torch-cuda";
-    fails(f, from, to, &o, MPR_E_USAGE, "infer", "paint");
+    o.weights_oor = "saturate";
+    fails(f, from, to, &o, MPR_E_USAGE, "weights-oor", "paint");
     o = options();
     o.to = MPR_BFLOAT16;
-    fails(f, test_data("convert/opset10.onnx"), to, &o, MPR_E_OPSET, "opset", "opset 13");
+    fails(f, test_data("convert/opset10.onnx"), to, &o, MPR_E_OPSET, "opset", "--opset 13");
+    o.autocast_profile = "torch-cuda";
+    fails(f, test_data("convert/opset10.onnx"), to, &o, MPR_E_OPSET, "opset", "--opset 13");
     assert_int_equal(files_in(f->folder), 0);
 }
 

@@ -82,7 +82,6 @@ static const char *const all_models[] = {
 static void within_under(Fixture *f, const char *profile)
 {
     for (size_t i = 0; i < 4 * sizeof all_models / sizeof *all_models; i++) {
-        if (strcmp(profile, "paint") && (i & 2)) continue; /* train alone */
         bool two = strstr(all_models[i / 4], "batch2") || strstr(all_models[i / 4], "loop") ||
                    strstr(all_models[i / 4], "scan");
         const int64_t dims[] = {two ? 2 : 5, 8};
@@ -224,13 +223,42 @@ static void breach_by_operators(void **state)
     fails(f, from, to, &o, MPR_E_TOLERANCE, "node 'mm' (MatMul), where the first Inf is born");
     o.dry_run = true;
     fails(f, from, NULL, &o, MPR_E_TOLERANCE, "output 'y'");
-    o.to = MPR_FLOAT32;
-    o.report = NULL;
-    fails(f, from, to, &o, MPR_E_USAGE, "verify of the way back");
-    o.to = MPR_FLOAT16;
     o.dry_run = false;
     o.annotate = true;
     fails(f, from, to, &o, MPR_E_USAGE, "an annotated model computes as it did");
+}
+
+/* What goes back is compared with itself, whatever profile decided. */
+static void way_back(void **state)
+{
+    Fixture *f = *state;
+    static const char *const profiles[] = {"paint", "torch-cuda", "torch-cpu"};
+    char low[256], back[256], plain[256], report[256];
+    snprintf(low, sizeof low, "%s/low.onnx", f->folder);
+    snprintf(back, sizeof back, "%s/back.onnx", f->folder);
+    snprintf(plain, sizeof plain, "%s/plain.onnx", f->folder);
+    snprintf(report, sizeof report, "%s/r.json", f->folder);
+    for (int i = 0; i < 3; i++) {
+        const char *from = test_data("convert/stream.onnx");
+        mpr_convert_options o = options(put_data(f, "x.npz", "x", 2, plain_dims, 1));
+        o.autocast_profile = profiles[i];
+        passes(f, from, low, &o);
+        o.to = MPR_FLOAT32;
+        o.rtol = 0.2;
+        o.report = report;
+        passes(f, low, back, &o);
+        assert_true(file_holds(report, "\"verify\": {\"atol\": "));
+        mpr_convert_options none = {.size = sizeof none, .to = MPR_FLOAT16, .no_passes = true,
+                                    .autocast_profile = profiles[i]};
+        passes(f, from, plain, &none);
+        assert_same_file(plain, back);
+        o.annotate = true;
+        o.verify = NULL;
+        fails(f, low, back, &o, MPR_E_USAGE, "annotate: the way back");
+        o.annotate = false;
+        o.annotations = report;
+        fails(f, low, back, &o, MPR_E_USAGE, "annotations: the way back");
+    }
 }
 
 /* Data files stay away when the numbers do not hold. */
@@ -401,6 +429,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nothing_low_by_rules, setup, teardown),
         cmocka_unit_test_setup_teardown(forced, setup, teardown),
         cmocka_unit_test_setup_teardown(breach_by_operators, setup, teardown),
+        cmocka_unit_test_setup_teardown(way_back, setup, teardown),
         cmocka_unit_test_setup_teardown(breach_beside_data, setup, teardown),
         cmocka_unit_test_setup_teardown(verified_again, setup, teardown),
         cmocka_unit_test_setup_teardown(sums_and_births, setup, teardown),

@@ -456,9 +456,11 @@ typedef struct mpr_step_result {
 MPR_API MPR_MUST_USE mpr_status mpr_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data, mpr_schedule *schedule, const mpr_prepare_options *options, mpr_prepared **out);
 /* Binds the next batch. *more is false at the end of the last epoch. Epoch ends close the window. */
 MPR_API MPR_MUST_USE mpr_status mpr_prepared_next(mpr_prepared *p, bool *more);
-/* Forward and backward of the bound batch: divides by the real length of the window, scales. */
+/* Forward and backward of the bound batch: divides by the real length of the window, scales. loss may be NULL. */
 MPR_API MPR_MUST_USE mpr_status mpr_prepared_backward(mpr_prepared *p, float *loss);
-/* Unscale, clip, step, update, schedule, zero when the window is full; else result->window_open. */
+/* Unscale, clip, step, update, schedule, zero when the window is full; else result->window_open. With NULL for
+ * loss and result a GPU is not waited for: an error then comes some steps later at the latest with the next call
+ * that asks for something, and everything is left as if the steps after it had not been. */
 MPR_API MPR_MUST_USE mpr_status mpr_prepared_step(mpr_prepared *p, mpr_step_result *result);
 MPR_API MPR_MUST_USE mpr_status mpr_prepared_position(const mpr_prepared *p, int64_t *epoch, int64_t *batch, int64_t *steps, int64_t *updates);
 /* One versioned directory with weights, moments, scaler, schedule, counters, RNG and data position; written
@@ -521,6 +523,8 @@ typedef struct mpr_trainer_callbacks {
     int64_t (*on_batch)(void *user, mpr_session *s, int64_t epoch, int64_t batch);
     /* logits and labels of the whole evaluation; write a JSON object {"name": number} into json */
     void (*compute_metrics)(void *user, const mpr_tensor *logits, const mpr_tensor *labels, char *json, size_t size);
+    /* on_step may come some steps late, its requests then count from there: a GPU does not wait for it */
+    bool on_step_late;
 } mpr_trainer_callbacks;
 
 typedef struct mpr_trainer_result {

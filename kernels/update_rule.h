@@ -124,7 +124,8 @@ enum {
     RULE_MIN,
     RULE_MAX,
     RULE_HYSTERESIS,
-    RULE_CONSTANT /* != 0: the scale stays */
+    RULE_CONSTANT, /* != 0: the scale stays */
+    RULE_LIMIT     /* skips in a row that end the run; 0: none do */
 };
 
 MPRI_RULE void mpri_scale_fall(double *s, const double *rule)

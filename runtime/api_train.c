@@ -117,11 +117,12 @@ mpr_status mpr_prepared_position(const mpr_prepared *p, int64_t *epoch, int64_t 
 {
     ApiCall c;
     if (!mpri_api_enter(&c, p, HANDLE_PREPARED)) return c.status;
+    mpr_status status = mpri_prepared_settle((mpr_prepared *)(uintptr_t)p, c.err);
     if (epoch) *epoch = p->epoch;
     if (batch) *batch = p->batch;
     if (steps) *steps = p->steps;
     if (updates) *updates = p->updates;
-    return mpri_api_leave(&c, MPR_OK);
+    return mpri_api_leave(&c, status);
 }
 
 mpr_status mpr_prepared_save(mpr_prepared *p, const char *directory)
@@ -129,6 +130,7 @@ mpr_status mpr_prepared_save(mpr_prepared *p, const char *directory)
     ApiCall c;
     if (!mpri_api_enter(&c, p, HANDLE_PREPARED)) return c.status;
     mpr_status status = mpri_api_pointer(directory, "directory", c.err);
+    if (status == MPR_OK) status = mpri_prepared_settle(p, c.err);
     if (status == MPR_OK) status = mpri_checkpoint_save(p, directory, NULL, c.err);
     return mpri_api_leave(&c, status);
 }
@@ -138,6 +140,7 @@ mpr_status mpr_prepared_load(mpr_prepared *p, const char *directory)
     ApiCall c;
     if (!mpri_api_enter(&c, p, HANDLE_PREPARED)) return c.status;
     mpr_status status = mpri_api_pointer(directory, "directory", c.err);
+    if (status == MPR_OK) status = mpri_prepared_settle(p, c.err);
     if (status == MPR_OK) status = mpri_checkpoint_load(p, directory, NULL, NULL, c.err);
     return mpri_api_leave(&c, status);
 }

@@ -146,7 +146,7 @@ static void print_result(const Cli *cli, const mpr_trainer_options *o, const mpr
 static int train(Cli *cli, mpr_trainer_options *o, mpr_model *model)
 {
     Screen screen = {.cli = cli, .first_step = -1};
-    mpr_trainer_callbacks cb = {.size = sizeof cb, .user = &screen, .on_log = on_log, .on_step = on_step, .on_save = on_save};
+    mpr_trainer_callbacks cb = {.size = sizeof cb, .user = &screen, .on_log = on_log, .on_step = on_step, .on_save = on_save, .on_step_late = true};
     mpr_trainer_result r = {.size = sizeof r};
     mpr_trainer *t = NULL;
     char *summary = NULL;

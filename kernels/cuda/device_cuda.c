@@ -15,7 +15,7 @@
 #include "kernels/cuda/tape.h"
 #include "runtime/base/text.h"
 
-enum { MAX_TABLES = 192, RING = 2, RING_BYTES = 4 << 20 };
+enum { MAX_TABLES = 192, RING = 2, RING_BYTES = 4 << 20, INPUTS_MOST = 1 << 30 };
 
 typedef struct Cuda {
     CudaDevice c;           /* first: kernels and Device pointers see it */
@@ -28,6 +28,8 @@ typedef struct Cuda {
     size_t ring_fill;       /* bytes taken of the half in use */
     bool capturing;
     Tape tape;
+    char *late;             /* pinned: what late_copy brings, DEVICE_LATE_BYTES each */
+    cudaEvent_t late_done[DEVICE_LATE];
     Err lost;               /* set: what every call says */
     char name[128];
 } Cuda;
@@ -94,6 +96,9 @@ static mpr_status do_item(Cuda *u, const TapeItem *it, Err *err)
     if (it->kind == TAPE_GRAPH)
         return check(u, cudaGraphLaunch(it->graph->exec, u->stream), "launch of a CUDA graph", err);
     if (it->kind == TAPE_COPY) return copy_now(u, it->dst, u->tape.host + it->at, it->bytes, err);
+    if (it->kind == TAPE_MOVE)
+        return check(u, cudaMemcpyAsync(it->dst, it->src, it->bytes, cudaMemcpyDeviceToDevice, u->stream),
+                     "copy on the device", err);
     return check(u, cudaMemsetAsync(it->dst, 0, it->bytes, u->stream), "memset", err);
 }
 
@@ -122,17 +127,39 @@ static mpr_status put_off(Cuda *u, TapeKind kind, DeviceGraph *g, void *dst, con
                           size_t bytes, Err *err)
 {
     Tape *t = &u->tape;
-    size_t room = src ? (bytes + 15) & ~(size_t)15 : 0;
+    bool copy = kind == TAPE_COPY;
+    size_t room = copy ? (bytes + 15) & ~(size_t)15 : 0;
     if (!mpri_tape_room(t, room)) TRY(flush(u, err));
-    t->item[t->n++] = (TapeItem){kind, g, dst, bytes, src ? t->fill : 0};
-    if (src) memcpy(t->host + t->fill, src, bytes);
+    t->item[t->n++] = (TapeItem){kind, g, dst, copy ? NULL : src, bytes, copy ? t->fill : 0};
+    if (copy) memcpy(t->host + t->fill, src, bytes);
     t->fill += room;
     return MPR_OK;
 }
 
+/* Between two steps: room for all inputs of a window, where there was too little. Without it the window is
+ * several graphs. */
+static void grow_inputs(Cuda *u)
+{
+    Tape *t = &u->tape;
+    size_t bytes = t->inputs_seen;
+    bool grow = t->inputs_short && bytes > t->inputs_bytes && bytes <= INPUTS_MOST;
+    t->inputs_seen = 0;
+    t->inputs_short = false;
+    if (!grow || cudaStreamSynchronize(u->stream) != cudaSuccess) return;
+    mpri_tape_forget(t, NULL);
+    (void)cudaFree(t->inputs);
+    t->inputs = NULL;
+    t->inputs_bytes = 0;
+    if (cudaMalloc((void **)&t->inputs, bytes) == cudaSuccess) t->inputs_bytes = bytes;
+    else (void)cudaGetLastError();
+}
+
 static mpr_status cuda_submit(Device *d, Err *err)
 {
-    return flush(cuda_of(d), err);
+    Cuda *u = cuda_of(d);
+    TRY(flush(u, err));
+    grow_inputs(u);
+    return MPR_OK;
 }
 
 /* ---- memory ---- */
@@ -203,10 +230,57 @@ static mpr_status cuda_copy_in(Device *d, void *dst, const void *src, size_t byt
     return copy_now(u, dst, src, bytes, err);
 }
 
+/* What is put off has been given to the queue only if it comes later: then the bytes wait aside. */
+static mpr_status cuda_stage(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    Tape *t = &u->tape;
+    size_t room = (bytes + 255) & ~(size_t)255;
+    t->inputs_seen += room;
+    bool aside = t->n && bytes > TAPE_COPY_MOST && puts_off(u) && u->lost.code == MPR_OK;
+    if (aside && t->inputs_fill + room > t->inputs_bytes) {
+        t->inputs_short = true;
+        aside = false;
+    }
+    if (!aside) return cuda_copy_in(d, dst, src, bytes, err);
+    char *at = t->inputs + t->inputs_fill;
+    t->inputs_fill += room;
+    TRY(copy_now(u, at, src, bytes, err));
+    return put_off(u, TAPE_MOVE, NULL, dst, at, bytes, err);
+}
+
+static mpr_status cuda_move(Device *d, void *dst, const void *src, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    if (!bytes || u->lost.code != MPR_OK) return u->lost.code ? say_lost(u, err) : MPR_OK;
+    if (puts_off(u)) return put_off(u, TAPE_MOVE, NULL, dst, src, bytes, err);
+    TRY(flush(u, err));
+    return do_item(u, &(TapeItem){TAPE_MOVE, NULL, dst, src, bytes, 0}, err);
+}
+
+static mpr_status cuda_late_copy(Device *d, int place, const void *src, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    TRY(cuda_submit(d, err));
+    TRY(check(u, cudaMemcpyAsync(u->late + place * DEVICE_LATE_BYTES, src, bytes, cudaMemcpyDeviceToHost,
+                                 u->stream),
+              "copy from the device", err));
+    return check(u, cudaEventRecord(u->late_done[place], u->stream), "event", err);
+}
+
+static mpr_status cuda_late_take(Device *d, int place, void *dst, size_t bytes, Err *err)
+{
+    Cuda *u = cuda_of(d);
+    TRY(check(u, cudaEventSynchronize(u->late_done[place]), "work on the device", err));
+    memcpy(dst, u->late + place * DEVICE_LATE_BYTES, bytes);
+    return MPR_OK;
+}
+
 static mpr_status cuda_copy_out(Device *d, void *dst, const void *src, size_t bytes, Err *err)
 {
     Cuda *u = cuda_of(d);
     TRY(flush(u, err));
+    u->tape.inputs_seen = 0;
     if (bytes)
         TRY(check(u, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, u->stream),
                   "copy from the device", err));
@@ -321,6 +395,10 @@ static void cuda_destroy(Device *d)
     if (u->stream) (void)cudaStreamSynchronize(u->stream);
     mpri_tape_forget(&u->tape, NULL);
     (void)cudaFree(u->tape.staging);
+    (void)cudaFree(u->tape.inputs);
+    (void)cudaFreeHost(u->late);
+    for (int i = 0; i < DEVICE_LATE; i++)
+        if (u->late_done[i]) (void)cudaEventDestroy(u->late_done[i]);
     (void)cudaFree(d->fault);
     for (int i = 0; i < RING; i++) {
         (void)cudaFreeHost(u->ring[i]);
@@ -401,6 +479,9 @@ static mpr_status fill_memory(Cuda *u, Err *err)
         TRY(check(u, cudaEventCreateWithFlags(&u->ring_free[i], cudaEventDisableTiming), "an event",
                   err));
     }
+    TRY(check(u, cudaMallocHost((void **)&u->late, DEVICE_LATE * DEVICE_LATE_BYTES), "pinned memory", err));
+    for (int i = 0; i < DEVICE_LATE; i++)
+        TRY(check(u, cudaEventCreateWithFlags(&u->late_done[i], cudaEventDisableTiming), "an event", err));
     d->queue = u->stream;
     TRY(cuda_alloc(d, sizeof(CudaNotes), (void **)&d->fault, err));
     d->counter = ((CudaNotes *)d->fault)->counter;
@@ -422,6 +503,7 @@ mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device *
     memset(u, 0, sizeof *u);
     u->host = host;
     u->c.index = index;
+    u->tape.alloc = alloc;
     u->c.d = (Device){.name = "cuda",
                       .kernels = cuda_kernels(host),
                       .isa = host->isa,
@@ -434,6 +516,10 @@ mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device *
                       .copy_in = cuda_copy_in,
                       .copy_out = cuda_copy_out,
                       .zero = cuda_zero,
+                      .move = cuda_move,
+                      .stage = cuda_stage,
+                      .late_copy = cuda_late_copy,
+                      .late_take = cuda_late_take,
                       .launch = cuda_launch,
                       .synchronize = cuda_synchronize,
                       .submit = cuda_submit,

@@ -11,12 +11,13 @@ bool mpri_tape_room(const Tape *t, size_t copy_bytes)
 void mpri_tape_clear(Tape *t)
 {
     t->n = 0;
-    t->fill = 0;
+    t->fill = t->inputs_fill = 0;
 }
 
-static void drop(TapeKept *k)
+static void drop(const Tape *t, TapeKept *k)
 {
     if (k->exec) (void)cudaGraphExecDestroy(k->exec);
+    mpri_free(t->alloc, k->item);
     *k = (TapeKept){.n = 0};
 }
 
@@ -26,7 +27,7 @@ void mpri_tape_forget(Tape *t, const DeviceGraph *g)
         TapeKept *k = &t->kept[i];
         bool in = !g;
         for (int j = 0; j < k->n && !in; j++) in = k->item[j].graph == g;
-        if (in && k->n) drop(k);
+        if (in && k->n) drop(t, k);
     }
 }
 
@@ -35,8 +36,8 @@ static bool same(const Tape *t, const TapeKept *k)
     if (t->n != k->n) return false;
     for (int i = 0; i < t->n; i++) {
         const TapeItem *a = &t->item[i], *b = &k->item[i];
-        if (a->kind != b->kind || a->graph != b->graph || a->dst != b->dst || a->bytes != b->bytes ||
-            a->at != b->at)
+        if (a->kind != b->kind || a->graph != b->graph || a->dst != b->dst || a->src != b->src ||
+            a->bytes != b->bytes || a->at != b->at)
             return false;
     }
     return true;
@@ -50,8 +51,9 @@ static cudaError_t add(const Tape *t, const TapeItem *it, cudaGraph_t g, cudaGra
     cudaError_t e;
     if (it->kind == TAPE_GRAPH) {
         e = cudaGraphAddChildGraphNode(&node, g, last, n, it->graph->graph);
-    } else if (it->kind == TAPE_COPY) {
-        e = cudaGraphAddMemcpyNode1D(&node, g, last, n, it->dst, t->staging + it->at, it->bytes,
+    } else if (it->kind == TAPE_COPY || it->kind == TAPE_MOVE) {
+        e = cudaGraphAddMemcpyNode1D(&node, g, last, n, it->dst,
+                                     it->kind == TAPE_MOVE ? it->src : t->staging + it->at, it->bytes,
                                      cudaMemcpyDeviceToDevice);
     } else {
         const struct cudaMemsetParams zero = {
@@ -76,13 +78,16 @@ static void build(const Tape *t, TapeKept *k)
     k->refused = true;
 }
 
-/* Takes the place of the one that was not used for longest. */
+/* Takes the place of the one that was not used for longest. Without memory it is seen for the first time
+ * again. */
 static void note(Tape *t)
 {
     TapeKept *k = &t->kept[0];
     for (int i = 1; i < TAPE_KEPT; i++)
         if (t->kept[i].used < k->used) k = &t->kept[i];
-    drop(k);
+    drop(t, k);
+    k->item = mpri_alloc(t->alloc, (size_t)t->n * sizeof *t->item, 16);
+    if (!k->item) return;
     memcpy(k->item, t->item, (size_t)t->n * sizeof *t->item);
     k->n = t->n;
     k->used = ++t->clock;

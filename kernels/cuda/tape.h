@@ -10,25 +10,26 @@
 
 #include "kernels/cuda/cuda.h"
 
-enum { TAPE_ITEMS = 64, TAPE_KEPT = 16, TAPE_BYTES = 4096, TAPE_COPY_MOST = 256 };
+enum { TAPE_ITEMS = 1024, TAPE_KEPT = 16, TAPE_BYTES = 65536, TAPE_COPY_MOST = 256 };
 
 struct DeviceGraph {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
 };
 
-typedef enum TapeKind { TAPE_GRAPH, TAPE_COPY, TAPE_ZERO } TapeKind;
+typedef enum TapeKind { TAPE_GRAPH, TAPE_COPY, TAPE_MOVE, TAPE_ZERO } TapeKind;
 
 typedef struct TapeItem {
     TapeKind kind;
     DeviceGraph *graph;
     void *dst;
+    const void *src;  /* of a move, on the device */
     size_t bytes, at; /* at: of a copy's value in the staging */
 } TapeItem;
 
 typedef struct TapeKept { /* a sequence that was seen */
-    TapeItem item[TAPE_ITEMS];
-    int n; /* 0: free */
+    TapeItem *item; /* owned */
+    int n;          /* 0: free */
     bool refused;
     cudaGraphExec_t exec; /* NULL: seen once */
     uint64_t used;
@@ -42,6 +43,13 @@ typedef struct Tape {
     char *staging; /* the same on the device, owned by the device */
     TapeKept kept[TAPE_KEPT];
     uint64_t clock;
+    const Alloc *alloc;
+    /* Inputs of the micro-batches after the first: they go ahead into memory of their own, and the sequence
+     * moves them to where they belong when it is their turn. */
+    char *inputs; /* owned by the device; NULL: none yet */
+    size_t inputs_bytes, inputs_fill;
+    size_t inputs_seen; /* of all since the last submit */
+    bool inputs_short;  /* some found no room: more is taken at the next submit */
 } Tape;
 
 /* Room for one more item with so many bytes to copy? */

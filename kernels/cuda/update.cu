@@ -10,7 +10,7 @@
 #include <math.h>
 
 extern "C" {
-#include "kernels/update_rule.h"
+#include "kernels/ledger_rule.h"
 }
 
 enum { MANY = 40, UPDATE_THREADS = 256 };
@@ -356,6 +356,67 @@ static const char *refuse_states(const KernelSig *s)
     return s->n_in - UPDATE_FIRST <= MOST_STATES ? NULL : "more than 32 optimizers";
 }
 
+/* ---- the ledger of a loop whose host looks late ---- */
+
+__global__ void k_ledger_loss(double *ledger, const double *note, const void *loss, int type)
+{
+    mpri_ledger_loss(ledger, note, type == MPR_FLOAT64 ? (float)*(const double *)loss
+                                                       : load_float(loss, type, 0));
+}
+
+static mpr_status ledger_loss(const KernelCall *c)
+{
+    MPRI_LAUNCH(k_ledger_loss, 1, 1, 0, c->queue, (double *)c->in[0].data, (const double *)c->in[1].data,
+                (const void *)c->in[2].data, (int)c->in[2].dtype);
+    return MPR_OK;
+}
+
+__global__ void k_ledger_judge(double *ledger, const double *close, double *state, double *hyper,
+                               const double *scaler, const double *rule, const DeviceFault *fault)
+{
+    mpri_ledger_judge(ledger, close, state, hyper, scaler, rule, fault && fault->step >= 0);
+}
+
+static mpr_status ledger_judge(const KernelCall *c)
+{
+    MPRI_LAUNCH(k_ledger_judge, 1, 1, 0, c->queue, (double *)c->in[0].data, (const double *)c->in[1].data,
+                (double *)c->in[2].data, (double *)c->in[3].data, (const double *)c->in[4].data,
+                (const double *)c->in[5].data, (const DeviceFault *)c->device_fault);
+    return MPR_OK;
+}
+
+__global__ void k_ledger_close(double *ledger, const double *close, const double *state, double *scaler,
+                               const double *rule)
+{
+    mpri_ledger_close(ledger, close, state, scaler, rule);
+}
+
+static mpr_status ledger_close(const KernelCall *c)
+{
+    MPRI_LAUNCH(k_ledger_close, 1, 1, 0, c->queue, (double *)c->in[0].data, (const double *)c->in[1].data,
+                (const double *)c->in[2].data, (double *)c->in[3].data, (const double *)c->in[4].data);
+    return MPR_OK;
+}
+
+__global__ void k_ledger_keep(Many m, const double *ledger)
+{
+    if (ledger[LEDGER_HELD] != 0) return;
+    int k = tensor_of(m, blockIdx.x);
+    int64_t from = (int64_t)(blockIdx.x - m.first_block[k]) * UPDATE_BLOCK, end = from + UPDATE_BLOCK;
+    if (end > m.size[k]) end = m.size[k];
+    for (int64_t i = from + threadIdx.x; i < end; i += blockDim.x) m.p[k][1][i] = m.p[k][0][i];
+}
+
+static mpr_status ledger_keep(const KernelCall *c)
+{
+    Many m = {};
+    for (int k = UPDATE_FIRST; gather(&m, c, &k, 2, 0, 2, NULL, NULL);)
+        if (m.first_block[m.n])
+            MPRI_LAUNCH(k_ledger_keep, m.first_block[m.n], UPDATE_THREADS, 0, c->queue, m,
+                        (const double *)c->in[0].data);
+    return MPR_OK;
+}
+
 static const KernelRow rows[] = {
     CUDA_ROW(AccumulateGrad, "accumulategrad", accumulate, .refuse = refuse_accumulate),
     CUDA_ROW(UnscaleCheck, "unscalecheck", unscale, .workspace = unscale_bytes),
@@ -364,5 +425,9 @@ static const KernelRow rows[] = {
     CUDA_ROW(AdamStep, "adamstep", adam, .workspace = adam_bytes),
     CUDA_ROW(LossScale, "lossscale", loss_scale),
     CUDA_ROW(ScaleUpdate, "scaleupdate", scale_update, .refuse = refuse_states),
+    CUDA_ROW(LedgerLoss, "ledgerloss", ledger_loss),
+    CUDA_ROW(LedgerJudge, "ledgerjudge", ledger_judge),
+    CUDA_ROW(LedgerClose, "ledgerclose", ledger_close),
+    CUDA_ROW(LedgerKeep, "ledgerkeep", ledger_keep),
 };
 extern "C" const KernelTable mpri_cuda_update = CUDA_TABLE(rows);

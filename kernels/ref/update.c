@@ -2,7 +2,7 @@
  * kernels define the training bits, so here a double would be wrong. Slots are read and written in
  * place. */
 #include "kernels/ref/util.h"
-#include "kernels/update_rule.h"
+#include "kernels/ledger_rule.h"
 
 /* Inputs acc, dw, flag. */
 static mpr_status k_accumulate(const KernelCall *c)
@@ -109,6 +109,41 @@ static mpr_status k_scale_update(const KernelCall *c)
     return MPR_OK;
 }
 
+/* ---- the ledger ---- */
+
+static double *numbers(const KernelCall *c, int k)
+{
+    return c->in[k].data;
+}
+
+static mpr_status k_ledger_loss(const KernelCall *c)
+{
+    float loss = (float)mpri_load_f64(c->in[2].dtype, c->in[2].data, 0);
+    mpri_ledger_loss(numbers(c, 0), numbers(c, 1), loss);
+    return MPR_OK;
+}
+
+static mpr_status k_ledger_judge(const KernelCall *c)
+{
+    bool wrong = c->device_fault && c->device_fault->step >= 0;
+    mpri_ledger_judge(numbers(c, 0), numbers(c, 1), numbers(c, 2), numbers(c, 3), numbers(c, 4),
+                      numbers(c, 5), wrong);
+    return MPR_OK;
+}
+
+static mpr_status k_ledger_close(const KernelCall *c)
+{
+    mpri_ledger_close(numbers(c, 0), numbers(c, 1), numbers(c, 2), numbers(c, 3), numbers(c, 4));
+    return MPR_OK;
+}
+
+static mpr_status k_ledger_keep(const KernelCall *c)
+{
+    for (int k = UPDATE_FIRST; k < c->n_in && numbers(c, 0)[LEDGER_HELD] == 0; k += 2)
+        if (c->in[k].n) memcpy(c->in[k + 1].data, c->in[k].data, (size_t)c->in[k].n * sizeof(float));
+    return MPR_OK;
+}
+
 static const KernelRow rows[] = {
     REF_ROW(AccumulateGrad, "accumulategrad", k_accumulate),
     REF_ROW(UnscaleCheck, "unscalecheck", k_unscale),
@@ -117,5 +152,9 @@ static const KernelRow rows[] = {
     REF_ROW(AdamStep, "adamstep", k_adam),
     REF_ROW(LossScale, "lossscale", k_loss_scale),
     REF_ROW(ScaleUpdate, "scaleupdate", k_scale_update),
+    REF_ROW(LedgerLoss, "ledgerloss", k_ledger_loss),
+    REF_ROW(LedgerJudge, "ledgerjudge", k_ledger_judge),
+    REF_ROW(LedgerClose, "ledgerclose", k_ledger_close),
+    REF_ROW(LedgerKeep, "ledgerkeep", k_ledger_keep),
 };
 const KernelTable mpri_ref_update = REF_TABLE(rows);

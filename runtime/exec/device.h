@@ -13,6 +13,9 @@
 
 typedef struct DeviceGraph DeviceGraph; /* a recorded sequence of launches and copies */
 
+/* Reads that are asked for now and taken later: places, and bytes of each. */
+enum { DEVICE_LATE = 8, DEVICE_LATE_BYTES = 256 };
+
 typedef struct Device Device;
 struct Device {
     const char *name;           /* "cpu", "cuda", "null" */
@@ -37,6 +40,14 @@ struct Device {
     mpr_status (*copy_in)(Device *d, void *dst, const void *src, size_t bytes, Err *err);
     mpr_status (*copy_out)(Device *d, void *dst, const void *src, size_t bytes, Err *err);
     mpr_status (*zero)(Device *d, void *dst, size_t bytes, Err *err);
+    /* Optional, all or none: of devices with memory of their own. move copies within it. stage is copy_in of
+     * what every step brings anew (inputs): where work is put off it is no reason to do it now. late_copy
+     * asks for bytes as they will be when all that was given is done, late_take waits for those and hands
+     * them over: what was given in between goes on meanwhile. */
+    mpr_status (*move)(Device *d, void *dst, const void *src, size_t bytes, Err *err);
+    mpr_status (*stage)(Device *d, void *dst, const void *src, size_t bytes, Err *err);
+    mpr_status (*late_copy)(Device *d, int place, const void *src, size_t bytes, Err *err);
+    mpr_status (*late_take)(Device *d, int place, void *dst, size_t bytes, Err *err);
     /* Launch one kernel; NULL: call->fn on the calling thread. A device that sets err has its own
      * words for what failed; the caller adds the node. */
     mpr_status (*launch)(Device *d, const KernelRow *row, const KernelCall *call, Err *err);

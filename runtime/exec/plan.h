@@ -131,6 +131,9 @@ const void *mpri_plan_view(const Plan *p, const Value *v);
 /* Waits for the device and asks whether a kernel met wrong data since the last time: MPR_E_INDEX as
  * mpri_plan_run gives it where kernels run at once. */
 mpr_status mpri_plan_check(const Plan *p, Err *err);
+/* Are wrong data noted (waits)? Forgets them. */
+mpr_status mpri_fault_there(Device *d, bool *there, Err *err);
+mpr_status mpri_fault_clear(Device *d, Err *err);
 /* "node 'x' (Op)" of the step with the largest output, into buf; "" when there is none. For messages. */
 const char *mpri_plan_largest(const Plan *p, char *buf, size_t size);
 Value *mpri_plan_input(const Plan *p, const char *name);

@@ -40,15 +40,28 @@ static mpr_status launch(Plan *p, int i, uint64_t seed, uint64_t step, Err *err)
     return mpri_err_where(err, "node '%s' (%s)", mpri_err_name(s->node->name), s->node->op->name);
 }
 
-mpr_status mpri_plan_check(const Plan *p, Err *err)
+mpr_status mpri_fault_clear(Device *d, Err *err)
 {
     static const DeviceFault none = {.at = {.input = -1, .position = INT64_MAX}, .step = -1};
+    return d->fault ? d->copy_in(d, d->fault, &none, sizeof none, err) : MPR_OK;
+}
+
+mpr_status mpri_fault_there(Device *d, bool *there, Err *err)
+{
+    DeviceFault found = {.step = -1};
+    if (d->fault) TRY(d->copy_out(d, &found, d->fault, sizeof found, err));
+    *there = found.step >= 0;
+    return MPR_OK;
+}
+
+mpr_status mpri_plan_check(const Plan *p, Err *err)
+{
     Device *d = p->device;
     DeviceFault found;
     if (!d->fault) return d->synchronize ? d->synchronize(d, err) : MPR_OK;
     TRY(d->copy_out(d, &found, d->fault, sizeof found, err));
     if (found.step < 0) return MPR_OK;
-    TRY(d->copy_in(d, d->fault, &none, sizeof none, err));
+    TRY(mpri_fault_clear(d, err));
     if (found.step >= p->n_steps)
         return mpri_err_set(err, MPR_E_INDEX, "value %lld at position %lld is outside its range",
                             (long long)found.at.value, (long long)found.at.position);

@@ -35,7 +35,17 @@
  *     were checked; kernels/update_rule.h has the entries of scaler and rule. None: an empty update.
  *     A flag in any state: scale = max(f32(scale * backoff), min) once the hysteresis is used up,
  *     tracker = 0. Else tracker + 1; at the interval scale = min(f32(scale * growth), max) if finite.
- * The other entries of state and hyper are zero. */
+ * The other entries of state and hyper are zero.
+ *
+ * For loops whose host looks late; kernels/ledger_rule.h has entries and arithmetic:
+ * LedgerLoss(ledger f64[40] slot, note f64[2] slot, loss any float scalar slot)
+ *     adds a micro-batch to the window: weighted loss, and whether it is finite.
+ * LedgerJudge(ledger, close f64[16] slot, state, hyper, scaler, rule)
+ *     between clip and step: sets state[0] for a bad loss or a held step; the rate goes into hyper.
+ * LedgerClose(ledger, close, state, scaler, rule)
+ *     after the step: ScaleUpdate, counts and the record; nothing where the step is held.
+ * LedgerKeep(ledger, close, from_0, to_0, from_1, to_1 … f32 slots)
+ *     to = from unless a step is held: what a window that is run again begins with. */
 #include "runtime/op/rules.h"
 
 static const AttrRow adam_attrs[] = {
@@ -123,6 +133,46 @@ static mpr_status infer_scale_update(InferCtx *c)
     return MPR_OK;
 }
 
+/* f64 slots from input k on, by size. */
+static mpr_status check_numbers(InferCtx *c, int k, const int *size, int n)
+{
+    for (int i = 0; i < n; i++)
+        TRY(check_slot(c, k + i, MPR_FLOAT64, &(Shape){.rank = 1, .d = {size[i]}}, "numbers"));
+    return MPR_OK;
+}
+
+enum { LEDGER = 40, NOTE = 2, CLOSE = 16, STATE = 8, SCALER = 16 };
+
+static mpr_status infer_ledger_loss(InferCtx *c)
+{
+    const Shape scalar = op_scalar();
+    static const int sizes[] = {LEDGER, NOTE};
+    TRY(mpri_op_check_type(c, 2, TS_FLOAT));
+    TRY(mpri_op_expect_shape(c, 2, &scalar, "loss"));
+    return check_numbers(c, 0, sizes, 2);
+}
+
+static mpr_status infer_ledger_judge(InferCtx *c)
+{
+    static const int sizes[] = {LEDGER, CLOSE, STATE, STATE, SCALER, STATE};
+    return check_numbers(c, 0, sizes, 6);
+}
+
+static mpr_status infer_ledger_close(InferCtx *c)
+{
+    static const int sizes[] = {LEDGER, CLOSE, STATE, SCALER, STATE};
+    return check_numbers(c, 0, sizes, 5);
+}
+
+static mpr_status infer_ledger_keep(InferCtx *c)
+{
+    static const int sizes[] = {LEDGER, CLOSE};
+    TRY(check_numbers(c, 0, sizes, 2));
+    for (int k = FIRST; k < c->n->n_in; k++)
+        TRY(check_slot(c, k, MPR_FLOAT32, op_shape(c, k - k % 2), "slot of the same contents"));
+    return MPR_OK;
+}
+
 static mpr_status infer_sgd(InferCtx *c)
 {
     const SgdParams *p = c->n->params;
@@ -179,4 +229,23 @@ const OpDef mpri_op_ScaleUpdate = {
     MPRI_OP(ScaleUpdate, "mpr", "update"),
     .help = "next loss scale from the found-inf flags", UPDATE,
     .min_in = FIRST, .max_in = -1, .writes = 1, .infer = infer_scale_update,
+};
+const OpDef mpri_op_LedgerLoss = {
+    MPRI_OP(LedgerLoss, "mpr", "update"),
+    .help = "adds a micro-batch's loss to its window", UPDATE,
+    .min_in = 3, .max_in = 3, .writes = 1, .infer = infer_ledger_loss,
+};
+const OpDef mpri_op_LedgerJudge = {
+    MPRI_OP(LedgerJudge, "mpr", "update"),
+    .help = "whether a step is applied, and with which rate", UPDATE,
+    .min_in = 6, .max_in = 6, .writes = 1 | 4 | 8, .infer = infer_ledger_judge,
+};
+const OpDef mpri_op_LedgerClose = {
+    MPRI_OP(LedgerClose, "mpr", "update"),
+    .help = "next loss scale, counts and the record of a step", UPDATE,
+    .min_in = 5, .max_in = 5, .writes = 1 | 8, .infer = infer_ledger_close,
+};
+const OpDef mpri_op_LedgerKeep = {
+    MPRI_OP(LedgerKeep, "mpr", "update"),
+    .help = "copies of slots as a window began", UPDATE_ALL, .infer = infer_ledger_keep,
 };

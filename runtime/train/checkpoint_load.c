@@ -467,6 +467,7 @@ static void apply_position(Loader *l, mpr_prepared *p, const Position *at)
     p->labels = at->labels;
     p->loss_sum = at->loss_sum;
     p->loss_bad = at->loss_bad;
+    p->late.fresh = false;
     p->bound = false;
     l->s->forward_count = (uint64_t)at->forward;
     if (p->data && p->data->o.seed != (uint64_t)at->order_seed) {

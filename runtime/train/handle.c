@@ -78,7 +78,10 @@ static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear
     call->err = &h->err;
     call->status = MPR_OK;
     call->fp = mpri_fpmode_enter();
-    return true;
+    if (!h->guard->settle || kind == HANDLE_PREPARED) return true;
+    call->status = h->guard->settle(h->guard, &h->err);
+    if (call->status != MPR_OK) mpri_api_leave(call, call->status);
+    return call->status == MPR_OK;
 }
 
 bool mpri_api_enter(ApiCall *call, const void *handle, HandleKind kind)

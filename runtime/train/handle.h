@@ -43,6 +43,9 @@ typedef struct Handle {
     bool shared;   /* may be used by several threads: no busy check (context, model) */
     pid_t process; /* that made it */
     Err err;
+    /* Of a guard: what has to be done before a call on it or its children does something, apart from those
+     * on what is prepared, which know by themselves. NULL: nothing. */
+    mpr_status (*settle)(struct Handle *guard, Err *err);
 } Handle;
 
 /* guard NULL: the handle guards itself. */

@@ -372,7 +372,9 @@ mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err)
 {
     const double hyper[5] = {opt->rate, opt->decay, opt->factors[0], opt->factors[1],
                              opt->factors[2]};
-    TRY(put(opt, &opt->hyper, 0, hyper, sizeof(hyper), err));
+    int from = opt->rate_there ? HYPER_DECAY : HYPER_RATE;
+    TRY(put(opt, &opt->hyper, (size_t)from * sizeof(*hyper), hyper + from,
+            sizeof(hyper) - (size_t)from * sizeof(*hyper), err));
     return run(opt, UPDATE_STEP, err);
 }
 

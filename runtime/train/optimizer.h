@@ -29,6 +29,7 @@ struct mpr_optimizer {
     bool decoupled, nesterov;
     /* slots: state f64[8] and hyper f64[8] as update.c says, and two scalars */
     StoreSlot state, hyper, scale, max_norm;
+    bool rate_there;          /* the rate in hyper is the device's own */
     bool measured;            /* state[1] is the sum of squares of the gradients as they are */
     Plan *plan[UPDATE_PARTS]; /* for the gradients present; made anew when that set changes */
     bool *planned;            /* per parameter: in the plans */

@@ -74,6 +74,7 @@ mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
         mpri_prepared_destroy(p);
         return status;
     }
+    if (s->device->late_copy) s->h.settle = mpri_session_settle;
     *out = p;
     return MPR_OK;
 }
@@ -82,6 +83,12 @@ void mpri_prepared_destroy(mpr_prepared *p)
 {
     if (!p) return;
     mpr_session *s = p->s;
+    Err why;
+    mpri_err_clear(&why);
+    p->sink = (PreparedSink){.user = NULL};
+    if (mpri_prepared_settle(p, &why) != MPR_OK)
+        mpri_log(&s->ctx->log, MPR_LOG_WARNING, "the last steps of the training: %s", why.message);
+    mpri_late_free(p);
     mpri_scaler_destroy(p->scaler);
     s->window_elsewhere = false;
     s->children--;
@@ -122,7 +129,9 @@ mpr_status mpri_prepared_next(mpr_prepared *p, bool *more, Err *err)
         mpri_err_set(err, MPR_E_USAGE, "there is no data set to take the next batch from");
         return mpri_err_advice(err, "pass one to mpr_prepare, or bind the batches yourself");
     }
+    if (p->s->late && p->s->late != p) TRY(mpri_prepared_settle(p->s->late, err));
     if (p->batch >= mpri_dataset_batches(p->data)) {
+        if (p->o.epochs && p->epoch + 1 >= p->o.epochs) TRY(mpri_prepared_settle(p, err));
         p->epoch++;
         p->batch = 0;
     }
@@ -174,17 +183,22 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
         mpri_err_set(err, MPR_E_ORDER, "the window of %d micro-batches is full", p->length);
         return mpri_err_advice(err, "call mpr_prepared_step after each backward");
     }
+    if (p->micro && loss) TRY(mpri_prepared_settle(p, err));
+    if (!p->micro) TRY(mpri_late_begin(p, loss != NULL, err));
     if (!p->length) open_window(p);
-    float value;
+    bool late = p->late.open, bad = false;
+    float value = 0;
     double weight;
-    TRY(mpri_session_forward(p->s, &value, err));
+    TRY(mpri_session_forward(p->s, late ? NULL : &value, err));
     TRY(weigh(p, &weight, err));
+    if (late) TRY(mpri_late_loss(p, weight, err));
     /* without labels the gradient is zero, whatever it is divided by */
     p->s->loss_divisor = (float)(weight > 0 ? p->divisor / weight : p->divisor);
     mpr_status status = mpri_session_backward(p->s, p->scaler, err);
     p->s->loss_divisor = 1;
     TRY(status);
-    if (!isfinite(value) && weight > 0 && !p->loss_bad) look_at_loss(p, value);
+    bad = !isfinite(value) && weight > 0 && !p->loss_bad;
+    if (bad) look_at_loss(p, value);
     if (weight > 0) p->loss_sum += weight * (double)value;
     p->weight += weight;
     p->micro++;
@@ -192,7 +206,7 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
     p->samples += p->bound_rows;
     p->bound = false;
     if (loss) *loss = value;
-    return MPR_OK;
+    return bad && p->sink.bad_loss ? p->sink.bad_loss(p->sink.user, err) : MPR_OK;
 }
 
 void mpri_prepared_close_window(mpr_prepared *p)
@@ -247,9 +261,17 @@ static float take_mean(mpr_prepared *p)
     return NAN;
 }
 
+mpr_status mpri_prepared_tell(mpr_prepared *p, int64_t step, const mpr_step_result *r,
+                              mpr_status status, Err *err)
+{
+    p->last = *r;
+    return p->sink.stepped ? p->sink.stepped(p->sink.user, step, r, status, err) : status;
+}
+
 static mpr_status close_window(mpr_prepared *p, mpr_step_result *r, Err *err)
 {
     mpr_scaler *sc = p->scaler;
+    p->late.fresh = false;
     TRY(mpri_scaler_read(sc, err));
     double factor = p->schedule ? mpri_schedule_factor(p->schedule, p->updates) : 1;
     r->learning_rate = p->base_rate * factor;
@@ -282,11 +304,19 @@ mpr_status mpri_prepared_step(mpr_prepared *p, mpr_step_result *result, Err *err
     }
     mpr_step_result r = {.outcome = MPR_STEP_NOTHING};
     mpr_status status = MPR_OK;
+    bool done = false;
+    if (p->late.open && p->micro == p->length)
+        status = mpri_late_step(p, result, &done, err);
+    else if (p->late.open && result)
+        status = mpri_prepared_settle(p, err);
+    if (done || status != MPR_OK) return status;
     if (p->micro < p->length) {
         r.window_open = true;
         r.loss = (float)(p->loss_sum / p->weight);
     } else {
         status = close_window(p, &r, err);
+        if (status == MPR_OK || status == MPR_E_NONFINITE)
+            status = mpri_prepared_tell(p, p->steps, &r, status, err);
     }
     if (result) *result = r;
     return status;

@@ -8,6 +8,38 @@
 #include "runtime/train/scaler.h"
 #include "runtime/train/schedule.h"
 
+/* Where a window began: what goes back when it is run again. */
+typedef struct LateMark {
+    int64_t epoch, batch, steps, samples;
+    uint64_t forward;
+    int64_t generation, scaler_generation;
+} LateMark;
+
+enum { LATE_STEPS = 4 }; /* that may be under way when a step returns */
+enum { LATE_KEEP, LATE_LOSS, LATE_JUDGE, LATE_CLOSE, LATE_PLANS };
+
+typedef struct PreparedLate { /* prepare_late.c; steps are under way where n > 0 */
+    bool ready;          /* the slots are made */
+    bool fresh;          /* the ledger goes on from the last window */
+    bool open;           /* the host does not look at the window that is open */
+    bool again;          /* steps are run again, with the host looking */
+    int first, n;        /* records that are to come: places in a ring of LATE_STEPS + 1 */
+    LateMark mark[LATE_STEPS + 1], start;
+    const char *ledger, *note, *close, *loss; /* slots */
+    const char **kept;   /* operands of LedgerKeep */
+    int n_kept;
+    Plan *plan[LATE_PLANS];
+} PreparedLate;
+
+/* Who is told of each step, in their order, as soon as the host knows of it; NULL: nobody. */
+typedef struct PreparedSink {
+    void *user;
+    mpr_status (*bad_loss)(void *user, Err *err); /* the first in a window that is not finite */
+    /* The step `step` has ended with status: MPR_OK or MPR_E_NONFINITE. Returns it, or what else fails. */
+    mpr_status (*stepped)(void *user, int64_t step, const mpr_step_result *r, mpr_status status,
+                          Err *err);
+} PreparedSink;
+
 struct mpr_prepared {
     Handle h;
     mpr_session *s;
@@ -19,7 +51,7 @@ struct mpr_prepared {
     double base_rate;
     /* position */
     int64_t epoch, batch;   /* next batch to bind */
-    int64_t steps, updates; /* attempts, real updates */
+    int64_t steps, updates; /* attempts, real updates (of those that the host knows of) */
     int64_t samples;        /* rows seen */
     bool bound;             /* a batch is bound and not used yet */
     int64_t bound_rows;
@@ -31,6 +63,9 @@ struct mpr_prepared {
     double loss_sum;   /* weighted */
     bool loss_bad;
     char first_bad[1400];
+    PreparedLate late;
+    PreparedSink sink;
+    mpr_step_result last; /* of the last step that the host knows of */
 };
 
 mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
@@ -43,6 +78,23 @@ mpr_status mpri_prepared_step(mpr_prepared *p, mpr_step_result *result, Err *err
  * step. */
 void mpri_prepared_close_window(mpr_prepared *p);
 void mpri_prepared_destroy(mpr_prepared *p);
+/* Tells the sink of a step and gives what it says. */
+mpr_status mpri_prepared_tell(mpr_prepared *p, int64_t step, const mpr_step_result *r,
+                              mpr_status status, Err *err);
+
+/* ---- prepare_late.c ---- */
+/* Waits for the steps that are under way and tells of them; from here on everything is as if the host had
+ * looked all the time. An error is that of the first step that has one. */
+mpr_status mpri_prepared_settle(mpr_prepared *p, Err *err);
+/* The same for whatever is under way in a session, before a call of the API does something. */
+mpr_status mpri_session_settle(Handle *session, Err *err);
+/* A window begins; whether the host looks at it is late.open. looked_at: it must. */
+mpr_status mpri_late_begin(mpr_prepared *p, bool looked_at, Err *err);
+/* After the forward pass of a micro-batch that the host does not look at. */
+mpr_status mpri_late_loss(mpr_prepared *p, double weight, Err *err);
+/* The end of such a window. *done false: it is one that the host looks at after all. */
+mpr_status mpri_late_step(mpr_prepared *p, mpr_step_result *result, bool *done, Err *err);
+void mpri_late_free(mpr_prepared *p);
 
 /* ---- checkpoint.c ---- */
 /* extra: a JSON object of the caller's (the trainer's state), or NULL. */

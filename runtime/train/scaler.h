@@ -101,6 +101,8 @@ void mpri_scaler_plans_free(mpr_scaler *scaler);
 /* From the slot into the fields, unless they are good; from fields and options into the slots. */
 mpr_status mpri_scaler_read(mpr_scaler *scaler, Err *err);
 mpr_status mpri_scaler_write(mpr_scaler *scaler, Err *err);
+/* The fields from a copy of the slot (its 16 numbers) as it was after some step. */
+void mpri_scaler_take(mpr_scaler *scaler, const double *state);
 mpr_status mpri_scaler_write_scale(mpr_scaler *scaler, float scale, Err *err);
 /* Slot = scale / divisor; the effect of the flags of all optimizers that were checked. */
 mpr_status mpri_scaler_over(mpr_scaler *scaler, const char *slot, double divisor, Plan **plan,

@@ -40,11 +40,24 @@ mpr_status mpri_scaler_write(mpr_scaler *sc, Err *err)
         [RULE_GROWTH] = o->growth_factor,    [RULE_BACKOFF] = o->backoff_factor,
         [RULE_INTERVAL] = o->growth_interval, [RULE_MIN] = (double)o->min_scale,
         [RULE_MAX] = (double)o->max_scale,   [RULE_HYSTERESIS] = o->hysteresis,
-        [RULE_CONSTANT] = o->constant,
+        [RULE_CONSTANT] = o->constant,       [RULE_LIMIT] = o->max_consecutive_skips,
     };
     for (int i = 0; i < sc->n_history; i++) state[SCALER_FALL + i] = (double)sc->history[i];
     TRY(put(sc, sc->slot.state, 0, state, SCALER_SIZE, err));
     return put(sc, sc->slot.rule, 0, rule, 8, err);
+}
+
+void mpri_scaler_take(mpr_scaler *sc, const double *state)
+{
+    sc->scale = (float)state[SCALER_SCALE];
+    sc->tracker = (int32_t)state[SCALER_TRACKER];
+    sc->hysteresis_left = (int32_t)state[SCALER_LEFT];
+    sc->skips_in_row = (int32_t)state[SCALER_ROW];
+    sc->skips = (int64_t)state[SCALER_SKIPS];
+    sc->updates = (int64_t)state[SCALER_UPDATES];
+    sc->empty = (int64_t)state[SCALER_EMPTY];
+    sc->n_history = (int)state[SCALER_FALLS];
+    for (int i = 0; i < sc->n_history; i++) sc->history[i] = (float)state[SCALER_FALL + i];
 }
 
 mpr_status mpri_scaler_read(mpr_scaler *sc, Err *err)
@@ -55,15 +68,7 @@ mpr_status mpri_scaler_read(mpr_scaler *sc, Err *err)
     if (!sc->stale) return MPR_OK;
     TRY(d->copy_out(d, state, slot->data, sizeof(state), err));
     sc->stale = false;
-    sc->scale = (float)state[SCALER_SCALE];
-    sc->tracker = (int32_t)state[SCALER_TRACKER];
-    sc->hysteresis_left = (int32_t)state[SCALER_LEFT];
-    sc->skips_in_row = (int32_t)state[SCALER_ROW];
-    sc->skips = (int64_t)state[SCALER_SKIPS];
-    sc->updates = (int64_t)state[SCALER_UPDATES];
-    sc->empty = (int64_t)state[SCALER_EMPTY];
-    sc->n_history = (int)state[SCALER_FALLS];
-    for (int i = 0; i < sc->n_history; i++) sc->history[i] = (float)state[SCALER_FALL + i];
+    mpri_scaler_take(sc, state);
     return MPR_OK;
 }
 
@@ -86,54 +91,11 @@ mpr_status mpri_scaler_slots(mpr_scaler *sc, Err *err)
 
 /* ---- plans ---- */
 
-static mpr_status build(mpr_scaler *sc, Graph *g, const OpDef *op, const char *const *slots, int n,
-                        Err *err)
-{
-    Value **in = ARENA_ARRAY(g->arena, Value *, n + 1);
-    if (!in) return mpri_err_nomem(err, 0);
-    for (int i = 0; i < n; i++) {
-        const StoreSlot *slot = mpri_store_find(&sc->s->store, slots[i]);
-        const char *name = mpri_intern(g->names, slots[i]);
-        if (name)
-            in[i] = mpri_value_slot(g, name, slot->cls, slot->dtype, &slot->shape, slot->param,
-                                    NULL, slot->dtype);
-        if (!in[i]) return mpri_err_nomem(err, 0);
-    }
-    Node *node = mpri_node_create(g, NULL, op, "scale", NULL, n, in, 0);
-    if (!node) return mpri_err_nomem(err, 0);
-    node->segment = SEG_UPDATE;
-    return mpri_infer_graph(g, err);
-}
-
-/* Runs one operator over slots; its plan is made when *plan is NULL. */
-static mpr_status run_over(mpr_scaler *sc, const OpDef *op, const char *const *slots, int n,
-                           Plan **plan, Err *err)
-{
-    if (*plan) return mpri_plan_run(*plan, -1, 0, 0, err);
-    mpr_session *s = sc->s;
-    Arena arena;
-    mpri_arena_init(&arena, &s->ctx->alloc, 0);
-    Intern *names = mpri_intern_create(&arena);
-    Graph *g = names ? mpri_graph_create(&arena, names, mpri_op_table()) : NULL;
-    mpr_status status = g ? build(sc, g, op, slots, n, err) : mpri_err_nomem(err, 0);
-    if (status != MPR_OK) {
-        mpri_arena_destroy(&arena);
-        return status;
-    }
-    PlanOptions o = {.kernels = s->o.kernels};
-    TRY(mpri_plan_create(s->device, &s->store, g, arena, &o, plan, err));
-    status = mpri_plan_bind_memory(*plan, NULL, err);
-    if (status == MPR_OK) return mpri_plan_run(*plan, -1, 0, 0, err);
-    mpri_plan_destroy(*plan); /* a later step makes it anew */
-    *plan = NULL;
-    return status;
-}
-
 mpr_status mpri_scaler_over(mpr_scaler *sc, const char *slot, double divisor, Plan **plan, Err *err)
 {
     const char *const slots[] = {slot, sc->slot.state, sc->slot.divisor};
     TRY(put(sc, sc->slot.divisor, 0, &divisor, 1, err));
-    return run_over(sc, &mpri_op_LossScale, slots, 3, plan, err);
+    return mpri_session_run_slots(sc->s, &mpri_op_LossScale, slots, 3, plan, err);
 }
 
 mpr_status mpri_scaler_next(mpr_scaler *sc, Err *err)
@@ -161,7 +123,8 @@ mpr_status mpri_scaler_next(mpr_scaler *sc, Err *err)
         }
     }
     sc->stale = true;
-    mpr_status status = run_over(sc, &mpri_op_ScaleUpdate, slots, n, &sc->update_plan, err);
+    mpr_status status =
+        mpri_session_run_slots(sc->s, &mpri_op_ScaleUpdate, slots, n, &sc->update_plan, err);
     mpri_free(&sc->s->ctx->alloc, (void *)slots);
     return status;
 }

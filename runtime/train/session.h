@@ -129,6 +129,7 @@ struct mpr_session {
     void *fetch;            /* conversion buffer of mpr_session_output */
     size_t fetch_bytes;
     int optimizers, scalers_made; /* so far: numbers of their slots */
+    mpr_prepared *late;     /* whose steps may be under way, or NULL */
     int children;   /* optimizers, scalers, datasets … alive */
 };
 
@@ -199,6 +200,10 @@ mpr_status mpri_session_forecast(mpr_session *s, SessionForecast *out, Err *err)
 void mpri_session_forecast_print(const mpr_session *s, const SessionForecast *f, Text *out);
 mpr_status mpri_session_plan_print(mpr_session *s, char **text, Err *err);
 mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *err);
+
+/* Runs one operator over slots by their names; its plan is made when *plan is NULL (slot_plan.c). */
+mpr_status mpri_session_run_slots(mpr_session *s, const OpDef *op, const char *const *slots, int n,
+                                  Plan **plan, Err *err);
 
 /* ---- running (session_run.c) ---- */
 mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype,

@@ -128,10 +128,12 @@ mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data,
 
 static mpr_status feed(mpr_session *s, const SessionPlan *sp, Err *err)
 {
+    Device *d = s->device;
+    mpr_status (*give)(Device *, void *, const void *, size_t, Err *) = d->stage ? d->stage : d->copy_in;
     for (int i = 0; i < s->n_inputs; i++) {
         void *to = sp->inputs[i] ? mpri_plan_value_data(sp->plan, sp->inputs[i]) : NULL;
         if (to && s->inputs[i].bytes)
-            TRY(s->device->copy_in(s->device, to, s->inputs[i].data, s->inputs[i].bytes, err));
+            TRY(give(d, to, s->inputs[i].data, s->inputs[i].bytes, err));
     }
     return MPR_OK;
 }

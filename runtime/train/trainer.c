@@ -44,10 +44,10 @@ static mpr_status next_batch(mpr_trainer *t, bool *ended, Err *err)
 }
 
 /* Told at once, but only for the first of several bad steps in a row. */
-static mpr_status tell_forward(mpr_trainer *t, bool *told, Err *err)
+static mpr_status tell_forward(void *user, Err *err)
 {
-    if (!t->p->loss_bad || *told || t->p->scaler->skips_in_row) return MPR_OK;
-    *told = true;
+    mpr_trainer *t = user;
+    if (t->p->scaler->skips_in_row) return MPR_OK;
     mpri_log(&t->ctx->log, MPR_LOG_WARNING, "step %lld: the loss is not finite: %s",
              (long long)t->p->steps + 1, t->p->first_bad);
     Text m;
@@ -64,13 +64,12 @@ static mpr_status tell_forward(mpr_trainer *t, bool *told, Err *err)
         err, "lower the learning rate or look at the data; --nan-forward skip goes on");
 }
 
-/* A whole window. *ran is false when the data ended before its first micro-batch. */
+/* A whole window. *ran is false when the data ended before its first micro-batch. What came of it is told
+ * to step_ended. */
 static mpr_status run_window(mpr_trainer *t, bool *ran, bool *epoch_over, Err *err)
 {
-    bool told = false;
     *ran = *epoch_over = false;
-    t->last.window_open = true;
-    while (t->last.window_open) {
+    do {
         bool ended;
         TRY(next_batch(t, &ended, err));
         if (ended) {
@@ -78,15 +77,14 @@ static mpr_status run_window(mpr_trainer *t, bool *ran, bool *epoch_over, Err *e
             if (!t->p->micro) return MPR_OK;
             mpri_prepared_close_window(t->p);
         } else {
-            if (!t->p->micro) mpri_trainer_stats_begin(t);
+            if (!t->p->micro) TRY(mpri_trainer_stats_begin(t, err));
             TRY(mpri_prepared_backward(t->p, NULL, err));
             mpri_trainer_stats_end(t);
-            TRY(tell_forward(t, &told, err));
             TRY(mpri_trainer_frames(t, err));
         }
         *ran = true;
-        TRY(mpri_prepared_step(t->p, &t->last, err));
-    }
+        TRY(mpri_prepared_step(t->p, NULL, err));
+    } while (t->p->micro);
     if (t->train) *epoch_over = t->p->batch >= t->batches;
     return MPR_OK;
 }
@@ -107,6 +105,7 @@ static mpr_status save_on_the_way(mpr_trainer *t, Err *err)
 static mpr_status after_save_or_eval(mpr_trainer *t, bool evaluate, bool save, Err *err)
 {
     bool improved = false;
+    if (evaluate || save) TRY(mpri_prepared_settle(t->p, err));
     if (evaluate) {
         TRY(mpri_trainer_evaluate(t, &improved, err));
         if (mpri_option_is(t->o, OPT_SAVE_STRATEGY, "best")) save |= improved;
@@ -122,7 +121,7 @@ static mpr_status after_save_or_eval(mpr_trainer *t, bool evaluate, bool save, E
 }
 
 /* Calm about the scale: the start-up search is one line, later back-offs are a line each. */
-static void tell_scale(mpr_trainer *t)
+static void tell_scale(mpr_trainer *t, int64_t step)
 {
     const mpr_prepared *p = t->p;
     const Log *log = &t->ctx->log;
@@ -132,7 +131,7 @@ static void tell_scale(mpr_trainer *t)
         if (!p->updates && !p->scaler->o.constant) t->at.calibration++;
         else
             mpri_log(log, MPR_LOG_INFO, "step %lld skipped: %s; loss scale %s -> %s",
-                     (long long)p->steps, t->last.first_bad ? t->last.first_bad : "",
+                     (long long)step, t->last.first_bad ? t->last.first_bad : "",
                      mpri_print_f32(before, t->last.scale), now);
     } else if (t->at.calibration) {
         mpri_log(log, MPR_LOG_INFO, "loss scale found: %s after %lld skipped steps", now,
@@ -141,26 +140,52 @@ static void tell_scale(mpr_trainer *t)
     }
 }
 
-static mpr_status count_step(mpr_trainer *t, Err *err)
+static bool log_due(const mpr_trainer *t, int64_t step)
+{
+    return due(step, mpri_option_int(t->o, OPT_LOGGING_STEPS, 10)) ||
+           (step == 1 && mpri_option_flag(t->o, OPT_LOGGING_FIRST));
+}
+
+static mpr_status count_step(mpr_trainer *t, int64_t step, Err *err)
 {
     t->at.loss_sum += (double)t->last.loss;
     t->at.loss_steps++;
     t->at.loss_total += (double)t->last.loss;
     t->at.total_steps++;
-    t->at.epoch_ended = false;
-    tell_scale(t);
+    tell_scale(t, step);
     if (t->call.on_step)
-        t->requests |= t->call.on_step(t->call.user, t->p->steps, t->max_steps, &t->last);
-    int64_t step = t->p->steps;
+        t->requests |= t->call.on_step(t->call.user, step, t->max_steps, &t->last);
     TRY(mpri_trainer_stats_log(t, err));
-    bool log = due(step, mpri_option_int(t->o, OPT_LOGGING_STEPS, 10)) ||
-               (step == 1 && mpri_option_flag(t->o, OPT_LOGGING_FIRST));
-    return log ? mpri_trainer_log_step(t, err) : MPR_OK;
+    return log_due(t, step) ? mpri_trainer_log_step(t, err) : MPR_OK;
+}
+
+/* Told in the order of the steps, of some only after later ones were given: what log lines, evaluation,
+ * checkpoints and the end of the run need is settled before. */
+static mpr_status step_ended(void *user, int64_t step, const mpr_step_result *r, mpr_status status,
+                             Err *err)
+{
+    mpr_trainer *t = user;
+    Err quiet;
+    t->last = *r;
+    if (status == MPR_OK) return count_step(t, step, err);
+    mpri_err_clear(&quiet); /* the last step belongs to the log as well */
+    if (count_step(t, step, &quiet) == MPR_OK && t->at.loss_steps)
+        (void)!mpri_trainer_log_step(t, &quiet);
+    return status;
+}
+
+/* Does something that comes now depend on how the last steps went? */
+static bool asks(const mpr_trainer *t)
+{
+    bool exact = t->call.on_step && !t->call.on_step_late;
+    bool last = t->count_updates && t->p->updates + t->p->late.n >= t->max_steps;
+    return exact || last || log_due(t, t->p->steps);
 }
 
 static mpr_status end_step(mpr_trainer *t, Err *err)
 {
-    TRY(count_step(t, err));
+    t->at.epoch_ended = false;
+    if (asks(t)) TRY(mpri_prepared_settle(t->p, err));
     int64_t step = t->p->steps, logging = mpri_option_int(t->o, OPT_LOGGING_STEPS, 10);
     bool steps_eval = mpri_option_is(t->o, OPT_EVAL_STRATEGY, "steps") &&
                       due(step, mpri_option_int(t->o, OPT_EVAL_STEPS, logging));
@@ -193,16 +218,7 @@ static mpr_status loop(mpr_trainer *t, Err *err)
     if (epoch_over) TRY(end_epoch(t, err));
     while (!finished(t) && !stop_asked(t)) {
         bool ran;
-        mpr_status status = run_window(t, &ran, &epoch_over, err);
-        if (status == MPR_E_NONFINITE && ran &&
-            !t->last.window_open) { /* the last step belongs to the log as well */
-            Err quiet;
-            mpri_err_clear(&quiet);
-            if (count_step(t, &quiet) == MPR_OK && t->at.loss_steps &&
-                mpri_trainer_log_step(t, &quiet) != MPR_OK)
-                return status;
-        }
-        TRY(status);
+        TRY(run_window(t, &ran, &epoch_over, err));
         if (ran) TRY(end_step(t, err));
         if (epoch_over || finished(t)) TRY(end_epoch(t, err));
         if (epoch_over && !t->train) {
@@ -210,7 +226,7 @@ static mpr_status loop(mpr_trainer *t, Err *err)
             t->p->batch = 0;
         }
     }
-    return MPR_OK;
+    return mpri_prepared_settle(t->p, err);
 }
 
 static mpr_status begin(mpr_trainer *t, Err *err)
@@ -222,6 +238,7 @@ static mpr_status begin(mpr_trainer *t, Err *err)
     TRY(mpri_trainer_write_config(t, err));
     TRY(mpri_trainer_log_open(t, err));
     TRY(mpri_trainer_insight_begin(t, err));
+    t->p->sink = (PreparedSink){t, tell_forward, step_ended};
     t->started = mpri_monotonic();
     t->started_step = t->p->steps;
     t->started_samples = t->p->samples;

@@ -95,7 +95,7 @@ mpr_status mpri_trainer_log_only(mpr_trainer *t, const char *members, Err *err);
 mpr_status mpri_trainer_insight_begin(mpr_trainer *t, Err *err); /* of the run */
 void mpri_trainer_insight_end(mpr_trainer *t);
 /* Around the first micro-batch of a window: the statistics of its tensors, when they are due. */
-void mpri_trainer_stats_begin(mpr_trainer *t);
+mpr_status mpri_trainer_stats_begin(mpr_trainer *t, Err *err);
 void mpri_trainer_stats_end(mpr_trainer *t);
 mpr_status mpri_trainer_stats_log(mpr_trainer *t, Err *err); /* after the step */
 /* After each micro-batch: MPR_E_NONFINITE when a forward pass met a NaN or overflowed. */

@@ -18,10 +18,13 @@ void mpri_trainer_insight_end(mpr_trainer *t)
     t->frames = NULL;
 }
 
-void mpri_trainer_stats_begin(mpr_trainer *t)
+mpr_status mpri_trainer_stats_begin(mpr_trainer *t, Err *err)
 {
     int64_t every = mpri_option_int(t->o, OPT_TENSOR_STATS, 0);
-    if (every > 0 && (t->p->steps + 1) % every == 0) mpri_tensor_stats_begin(&t->stats, t->s);
+    if (every <= 0 || (t->p->steps + 1) % every) return MPR_OK;
+    TRY(mpri_prepared_settle(t->p, err));
+    mpri_tensor_stats_begin(&t->stats, t->s);
+    return MPR_OK;
 }
 
 void mpri_trainer_stats_end(mpr_trainer *t)

@@ -13,7 +13,8 @@ typedef struct ShimCounts {
     long launches;      /* kernels and products that were given to a queue */
     long allocations, frees, live; /* device memory; live = not freed */
     size_t live_bytes;
-    long host_reads;    /* copies to the host and waits of the host */
+    long host_reads;    /* copies to the host and waits of the host, but */
+    long late_reads;    /* waits for what was done before launches that were given since */
     long copies_in;
     long graphs;        /* graph launches */
 } ShimCounts;

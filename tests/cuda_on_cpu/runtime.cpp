@@ -119,6 +119,8 @@ char *reserve(size_t pages)
 
 struct Queue {
     std::deque<Work> list;
+    unsigned long given = 0;    /* works so far; those in the list are the last of them */
+    unsigned long launched = 0; /* how many up to the last kernel or graph */
     bool capturing = false;
     std::vector<Work> *graph = nullptr;
 };
@@ -127,30 +129,32 @@ Queue legacy; /* the stream NULL */
 
 struct Event {
     Queue *queue = nullptr; /* that recorded it */
-    unsigned long place = 0;
+    unsigned long place = 0; /* works given before it */
 };
-unsigned long serial;
 
 Queue *queue_of(cudaStream_t s) { return s ? (Queue *)s : &legacy; }
 
-void drain(Queue *q)
+/* Does what lies before a place of the queue. */
+void drain_to(Queue *q, unsigned long place)
 {
     bool was = opened;
-    if (q->list.empty()) return;
+    if (q->list.empty() || q->given - q->list.size() >= place) return;
     open_memory(true);
-    while (!q->list.empty() && !sticky) {
+    while (!q->list.empty() && !sticky && q->given - q->list.size() < place) {
         Work w = std::move(q->list.front());
         q->list.pop_front();
         cudaError_t e = w.run();
         if (e == cudaSuccess && w.kernel && due(SHIM_FAIL_LAUNCH)) e = cudaErrorLaunchFailure;
         if (e != cudaSuccess) sticky = e;
     }
-    q->list.clear();
+    if (sticky) q->list.clear();
     if (!was) {
         if (!sticky) check_fillers("the last kernels of a queue");
         open_memory(false);
     }
 }
+
+void drain(Queue *q) { drain_to(q, q->given); }
 
 cudaError_t put(Queue *q, Work w)
 {
@@ -159,6 +163,7 @@ cudaError_t put(Queue *q, Work w)
         return cudaSuccess;
     }
     q->list.push_back(std::move(w));
+    q->given++;
     if (q->list.size() > LONG_QUEUE) drain(q);
     return cudaSuccess;
 }
@@ -208,6 +213,7 @@ cudaError_t give(cudaStream_t stream, const char *name, std::function<cudaError_
     cudaError_t e = enter();
     if (e != cudaSuccess) return e;
     counts.launches++;
+    queue_of(stream)->launched = queue_of(stream)->given + 1;
     return put(queue_of(stream), Work{name, true, std::move(work)});
 }
 
@@ -223,6 +229,7 @@ void enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_
         return;
     }
     counts.launches++;
+    queue_of(stream)->launched = queue_of(stream)->given + 1;
     auto k = std::make_shared<Kernel>(Kernel{name, grid, block, shared, std::move(body)});
     put(queue_of(stream), Work{name, true, [k] { return run_kernel(*k); }});
 }
@@ -411,7 +418,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     if (!told) return answer(cudaErrorInvalidValue);
     Queue *q = queue_of(stream);
     if (to_device && !from_device) counts.copies_in++;
-    if (!to_device) counts.host_reads++;
+    if (!to_device && !is_pinned(dst)) counts.host_reads++; /* else whoever waits for it reads */
     if (!from_device && !is_pinned(src) && !q->capturing) { /* taken now, as a driver does */
         auto copy = std::make_shared<std::vector<char>>((const char *)src, (const char *)src + bytes);
         return put(q, Work{"copy", false, [=] {
@@ -500,25 +507,27 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     cudaError_t e = enter();
     if (e != cudaSuccess) return e;
     ((Event *)event)->queue = queue_of(stream);
-    ((Event *)event)->place = ++serial;
+    ((Event *)event)->place = queue_of(stream)->given;
     return cudaSuccess;
 }
-/* Whatever its queue holds by now is done as well: later than needed would be wrong, earlier is not. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
     cudaError_t e = enter();
     if (e != cudaSuccess) return e;
     Queue *q = ((Event *)event)->queue;
-    if (q && q != queue_of(stream)) drain(q);
+    if (q && q != queue_of(stream)) drain_to(q, ((Event *)event)->place);
     return sticky ? answer(sticky) : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     cudaError_t e = enter();
     if (e != cudaSuccess) return e;
-    counts.host_reads++;
-    if (((Event *)event)->queue) drain(((Event *)event)->queue);
+    Queue *q = ((Event *)event)->queue;
+    unsigned long place = ((Event *)event)->place;
+    if (q && q->launched > place) counts.late_reads++; /* the device has more to do meanwhile */
+    else counts.host_reads++;
+    if (q) drain_to(q, place);
     return sticky ? answer(sticky) : cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
@@ -526,7 +535,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     cudaError_t e = enter();
     if (e != cudaSuccess) return e;
     Queue *q = ((Event *)event)->queue;
-    return q && !q->list.empty() ? cudaErrorNotReady : cudaSuccess;
+    bool done = !q || q->given - q->list.size() >= ((Event *)event)->place;
+    return done ? cudaSuccess : cudaErrorNotReady;
 }
 
 /* ---- graphs ---- */
@@ -566,6 +576,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     if (e != cudaSuccess) return e;
     counts.launches++;
     counts.graphs++;
+    queue_of(stream)->launched = queue_of(stream)->given + 1;
     for (const Work &w : *(std::vector<Work> *)exec) put(queue_of(stream), w);
     return cudaSuccess;
 }

@@ -21,7 +21,8 @@
 /* Operators whose cases are in C: they write slots. */
 static const int elsewhere[] = {OP_AccumulateGrad, OP_UnscaleCheck, OP_ClipGradNorm, OP_SgdStep,
                                 OP_AdamStep,       OP_LossScale,    OP_ScaleUpdate,
-                                OP_BatchNormUpdate};
+                                OP_LedgerLoss,     OP_LedgerJudge,  OP_LedgerClose,
+                                OP_LedgerKeep,     OP_BatchNormUpdate};
 
 static Device *device;
 

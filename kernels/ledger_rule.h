@@ -30,6 +30,7 @@ enum {
     RECORD_SCALE, /* that was used */
     RECORD_RATE,
     RECORD_UPDATES,
+    RECORD_SUM, /* weighted sum of the losses */
     RECORD_SCALER = 8, /* its state afterwards */
     RECORD_SIZE = RECORD_SCALER + SCALER_SIZE
 };
@@ -85,6 +86,7 @@ MPRI_RULE void mpri_ledger_close(double *ledger, const double *close, const doub
     if (ledger[LEDGER_HELD] != 0) return;
     record[RECORD_SKIPPED] = state[STATE_SKIPPED];
     record[RECORD_LOSS] = (double)(float)(ledger[LEDGER_LOSS] / close[CLOSE_WEIGHT]);
+    record[RECORD_SUM] = ledger[LEDGER_LOSS];
     record[RECORD_NORM] = state[STATE_NORM];
     record[RECORD_SCALE] = scaler[SCALER_SCALE];
     record[RECORD_RATE] = mpri_ledger_rate(ledger, close);

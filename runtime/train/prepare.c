@@ -74,6 +74,7 @@ mpr_status mpri_prepare(mpr_session *s, mpr_optimizer *opt, mpr_dataset *data,
         mpri_prepared_destroy(p);
         return status;
     }
+    p->scaler->waits = true; /* close_window reads its numbers anyway */
     if (s->device->late_copy) s->h.settle = mpri_session_settle;
     *out = p;
     return MPR_OK;

@@ -208,6 +208,7 @@ static mpr_status take(mpr_prepared *p, bool *held, Err *err)
     l->first = (l->first + 1) % (LATE_STEPS + 1);
     l->n--;
     p->updates = (int64_t)record[RECORD_UPDATES];
+    p->loss_sum = record[RECORD_SUM];
     mpri_scaler_take(sc, record + RECORD_SCALER);
     sc->stale = l->n > 0;
     if (skipped) {

@@ -427,7 +427,7 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
  * gradient is there. Elsewhere the update after the next mpri_scaler_read tells of a run of skips. */
 static mpr_status look(mpr_scaler *sc, int64_t skips, int64_t updates, bool *news, Err *err)
 {
-    *news = !sc->s->device->shared;
+    *news = !sc->s->device->shared && !sc->waits;
     if (*news) return MPR_OK;
     TRY(mpri_scaler_read(sc, err));
     *news = sc->skips > skips;

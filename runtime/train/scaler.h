@@ -31,6 +31,7 @@ struct mpr_scaler {
     mpr_session *s;
     mpr_scaler_options o; /* every field meant as it stands; max_consecutive_skips 0 = never stop */
     bool started;         /* a loss was scaled */
+    bool waits;           /* update looks at what it did, whatever the device */
     Arena arena;
     struct {
         const char *state, *rule, *divisor; /* as kernels/update_rule.h says */

@@ -9,13 +9,16 @@ extern "C" {
 
 #include "runtime/exec/device.h"
 
-/* All families of this folder, in the order of choice. The array is static. */
-const KernelTable *mpri_cuda_tables(int *n);
+/* All families of this folder in the order of choice, then those of the host. The tables are static. */
+KernelSet mpri_cuda_kernels(const Device *host);
 
 /* cuBLASLt, opened once per process. NULL: the library or an entry of it is missing; *why says which
  * (static text). */
 typedef struct CublasLt CublasLt;
 const CublasLt *mpri_cublaslt(const char **why);
+
+/* MPR_E_DEVICE says why GPU number `index` cannot be used; find.c. */
+mpr_status mpri_cuda_find(int index, Err *err);
 
 /* What KernelCall.device_fault points to on a CUDA device, in its memory. A recorded launch is run again
  * with other numbers: kernels read seed and step here, not in the call. */

@@ -5,7 +5,6 @@
  * wait. Recordings, small copies and zeroings are put off until something else comes or submit is called,
  * so that a sequence of them is one CUDA graph (tape.h). The first error of the runtime other than a
  * refused allocation or recording is kept: the device is lost, and every later call says the same at once. */
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@
 #include "kernels/cuda/tape.h"
 #include "runtime/base/text.h"
 
-enum { MAX_TABLES = 192, RING = 2, RING_BYTES = 4 << 20, INPUTS_MOST = 1 << 30 };
+enum { RING = 2, RING_BYTES = 4 << 20, INPUTS_MOST = 1 << 30 };
 
 typedef struct Cuda {
     CudaDevice c;           /* first: kernels and Device pointers see it */
@@ -33,28 +32,6 @@ typedef struct Cuda {
     Err lost;               /* set: what every call says */
     char name[128];
 } Cuda;
-
-static KernelTable all_tables[MAX_TABLES];
-static int n_own, n_tables;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static KernelSet host_set;
-
-static void gather(void)
-{
-    int n;
-    const KernelTable *own = mpri_cuda_tables(&n);
-    for (int i = 0; i < n && n_tables < MAX_TABLES; i++) all_tables[n_tables++] = own[i];
-    n_own = n_tables;
-    for (int i = 0; i < host_set.n && n_tables < MAX_TABLES; i++)
-        all_tables[n_tables++] = host_set.tables[i];
-}
-
-static KernelSet cuda_kernels(const Device *host)
-{
-    host_set = host->kernels; /* the same static tables for every device */
-    pthread_once(&once, gather);
-    return (KernelSet){all_tables, n_tables, n_own};
-}
 
 /* ---- errors ---- */
 
@@ -409,38 +386,6 @@ static void cuda_destroy(Device *d)
     mpri_free(d->alloc, u);
 }
 
-static mpr_status no_device(cudaError_t e, Err *err)
-{
-    int version = 0;
-    (void)cudaDriverGetVersion(&version);
-    if (!version || e == cudaErrorInsufficientDriver) {
-        if (!version)
-            mpri_err_set(err, MPR_E_DEVICE,
-                         "no CUDA driver: looked for libcuda.so.1, which cannot be loaded");
-        else
-            mpri_err_set(err, MPR_E_DEVICE,
-                         "the CUDA driver is too old: it knows CUDA %d.%d, this program needs %d.%d",
-                         version / 1000, version % 1000 / 10, CUDART_VERSION / 1000,
-                         CUDART_VERSION % 1000 / 10);
-        return mpri_err_advice(err, "install NVIDIA's driver, or use --device cpu");
-    }
-    mpri_err_set(err, MPR_E_DEVICE, "no usable CUDA device: the driver (CUDA %d.%d) says: %s",
-                 version / 1000, version % 1000 / 10, cudaGetErrorString(e));
-    return mpri_err_advice(err, "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu");
-}
-
-static mpr_status find_device(int index, Err *err)
-{
-    int n = 0;
-    cudaError_t e = cudaGetDeviceCount(&n);
-    (void)cudaGetLastError();
-    if (e != cudaSuccess || n == 0) return no_device(e == cudaSuccess ? cudaErrorNoDevice : e, err);
-    if (index < n) return MPR_OK;
-    mpri_err_set(err, MPR_E_DEVICE, "there is no CUDA device %d: there are %d, counted from 0", index,
-                 n);
-    return mpri_err_advice(err, "use --device cuda:0");
-}
-
 static mpr_status fill_device(Cuda *u, Err *err)
 {
     int major = 0, minor = 0;
@@ -492,7 +437,7 @@ static mpr_status fill_memory(Cuda *u, Err *err)
 mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device **out, Err *err)
 {
     *out = NULL;
-    TRY(find_device(index, err));
+    TRY(mpri_cuda_find(index, err));
     Device *host;
     TRY(mpri_device_cpu(alloc, threads, &host, err));
     Cuda *u = mpri_alloc(alloc, sizeof *u, 64);
@@ -505,7 +450,7 @@ mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device *
     u->c.index = index;
     u->tape.alloc = alloc;
     u->c.d = (Device){.name = "cuda",
-                      .kernels = cuda_kernels(host),
+                      .kernels = mpri_cuda_kernels(host),
                       .isa = host->isa,
                       .isa_name = u->name,
                       .threads = host->threads,

@@ -47,19 +47,23 @@ CUDA_FAMILIES(DECLARE)
 
 #define ADDRESS(family) &mpri_cuda_##family,
 static const KernelTable *const sources[] = {CUDA_FAMILIES(ADDRESS)};
-enum { TABLES = sizeof sources / sizeof sources[0] };
+enum { TABLES = sizeof sources / sizeof sources[0], MOST_TABLES = 192 };
 
-static KernelTable tables[TABLES];
+static KernelTable tables[MOST_TABLES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static KernelSet host_set;
+static int n_tables;
 
 static void gather(void)
 {
-    for (int i = 0; i < TABLES; i++) tables[i] = *sources[i];
+    for (; n_tables < TABLES; n_tables++) tables[n_tables] = *sources[n_tables];
+    for (int i = 0; i < host_set.n && n_tables < MOST_TABLES; i++)
+        tables[n_tables++] = host_set.tables[i];
 }
 
-const KernelTable *mpri_cuda_tables(int *n)
+KernelSet mpri_cuda_kernels(const Device *host)
 {
+    host_set = host->kernels; /* the same static tables for every device */
     pthread_once(&once, gather);
-    *n = TABLES;
-    return tables;
+    return (KernelSet){tables, n_tables, TABLES};
 }

@@ -1,6 +1,6 @@
 /* The update family: unscale and its flag, clipping, SGD and Adam against formulas by hand, skipped
  * steps, accumulation; every row of every instruction set to the same bits. */
-#include "tests/support/kernels.h"
+#include "tests/op/update_world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,55 +8,12 @@
 #include "kernels/update_rule.h"
 #include "runtime/base/rng.h"
 
-typedef struct World { /* one row's private copy of all slots */
-    Arena arena;
-    Tensor in[16];
-    int n;
-} World;
-
-typedef void (*Fill)(World *w);
-
-static void add(World *w, const char *text) { w->in[w->n++] = test_tensor(&w->arena, text); }
-
 static void add_random(World *w, int64_t n, uint64_t stream, float size)
 {
     Tensor t = test_tensor_new(&w->arena, MPR_FLOAT32, 1, &n);
     for (int64_t i = 0; i < n; i++)
         ((float *)t.data)[i] = size * (float)mpri_rng_normal(1, stream, (uint64_t)i);
     w->in[w->n++] = t;
-}
-
-/* Runs every row for op on its own world; all must agree to the bit. Returns the world of `ref`. */
-static World run(int op, const void *params, Fill fill, int times)
-{
-    const KernelRow *rows[16];
-    int count = test_kernel_rows(op, rows, 16);
-    World ref = {0};
-    for (int r = count - 1; r >= 0; r--) {
-        World w = {0};
-        mpri_arena_init(&w.arena, mpri_alloc_default(), 0);
-        fill(&w);
-        for (int i = 0; i < times; i++)
-            assert_int_equal(
-                test_kernel_run(&w.arena, rows[r], params, w.n, w.in, 0, NULL, NULL, NULL), MPR_OK);
-        if (r == count - 1) {
-            ref = w;
-            continue;
-        }
-        for (int k = 0; k < w.n; k++) {
-            if (!mpri_tensor_here(&w.in[k])) continue;
-            assert_memory_equal(w.in[k].data, ref.in[k].data,
-                                (size_t)w.in[k].n * mpri_dtype_size(w.in[k].dtype));
-            assert_true(test_tensor_guard(&w.in[k]));
-        }
-        mpri_arena_destroy(&w.arena);
-    }
-    return ref;
-}
-
-static double value(const World *w, int k, int64_t i)
-{
-    return mpri_load_f64(w->in[k].dtype, w->in[k].data, i);
 }
 
 #define STATE "f64[8]="

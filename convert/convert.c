@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "convert/calls.h"
@@ -44,16 +43,6 @@ static mpr_status check_opset(const FileGraph *f, DType to, Err *err)
     mpri_err_set(err, MPR_E_OPSET, "bfloat16 needs opset 13 or newer, the model has opset %lld",
                  (long long)f->opset);
     return mpri_err_advice(err, "raise the model with --opset 13, or use --to fp16");
-}
-
-static mpr_status check_target(const ImportedModel *m, const char *path, Err *err)
-{
-    struct stat from, to;
-    if (stat(m->path, &from) != 0 || stat(path, &to) != 0 || from.st_dev != to.st_dev ||
-        from.st_ino != to.st_ino)
-        return MPR_OK;
-    mpri_err_set(err, MPR_E_USAGE, "the output %s is the same file as the input model", mpri_err_name(path));
-    return mpri_err_advice(err, "write to another file");
 }
 
 /* ---- the new bytes ---- */
@@ -313,7 +302,6 @@ mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const Con
     ImportOptions io = {.alloc = o->alloc, .limits = &no_limits, .stale_types = true};
     Arena arena;
     *r = (ConvertResult){0};
-    if (!o->dry_run) TRY(check_target(m, path, err));
     mpri_arena_init(&arena, o->alloc, 0);
     mpr_status st = check_sidecar(&c, &arena);
     if (st == MPR_OK) st = strip(&c, &arena, &io);

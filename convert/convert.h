@@ -52,7 +52,7 @@ typedef struct ConvertResult {
 
 /* What an earlier run added is taken out first, so running twice gives the same bytes. Writes
  * beside path and renames after the result has passed import, inference and the type check.
- * MPR_E_USAGE when path is the model itself, MPR_E_OPSET when the type needs a newer opset. On
+ * MPR_E_OPSET when the type needs a newer opset. On
  * failure nothing is left behind and what was at path is there. */
 mpr_status mpri_convert_file(const ImportedModel *m, const char *path, const ConvertOptions *o,
                              ConvertResult *r, Err *err);

@@ -3,7 +3,6 @@
 #include "convert/mixed.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 #include "convert/calls.h"
 #include "convert/decisions.h"
@@ -13,17 +12,6 @@
 #include "passes/profile.h"
 
 /* ---- what is refused at once ---- */
-
-static mpr_status check_target(const Mixed *c, const char *path)
-{
-    struct stat from, to;
-    if (stat(c->given->path, &from) != 0 || stat(path, &to) != 0 || from.st_dev != to.st_dev ||
-        from.st_ino != to.st_ino)
-        return MPR_OK;
-    mpri_err_set(c->err, MPR_E_USAGE, "the output %s is the same file as the input model",
-                 mpri_err_name(path));
-    return mpri_err_advice(c->err, "write to another file");
-}
 
 static mpr_status check_opset(const Mixed *c)
 {
@@ -289,6 +277,16 @@ static mpr_status too_large(const Mixed *c, size_t size, size_t most, bool never
     return never ? mpri_err_advice(c->err, "leave out --external never") : c->err->code;
 }
 
+/* NAME.data, or a name with a number: files of the input are never written to. */
+static const char *free_name(Mixed *c)
+{
+    const char *name = mpri_pool_print(&c->pool, "%s.data", c->name);
+    for (int k = 1; mpri_source_reads(c->given->source,
+                                      mpri_pool_print(&c->pool, "%s%s", c->folder, name)); k++)
+        name = mpri_pool_print(&c->pool, "%s.data%d", c->name, k);
+    return name;
+}
+
 static mpr_status run(Mixed *c, const char *path)
 {
     const Source *s = c->given->source;
@@ -298,7 +296,6 @@ static mpr_status run(Mixed *c, const char *path)
     c->mix = (Mix){.pool = &c->pool, .source = c->given->source, .to = c->o->to};
     c->mix.model = mpri_tree_parse(&c->pool, TREE_MODEL, s->bytes, s->size);
     c->bytes_before = s->size + mpri_mix_outside(c->mix.model);
-    if (!c->o->dry_run) TRY(check_target(c, path));
     if (!c->o->no_passes) {
         c->decisions = mpri_decisions_take(&c->mix);
         mpri_rewrite_undo(&c->mix, &c->undone);
@@ -308,8 +305,9 @@ static mpr_status run(Mixed *c, const char *path)
         TRY(decide(c));
         count(c);
     }
-    c->data_name = mpri_pool_print(&c->pool, "%s.data", slash ? slash + 1 : path ? path : "");
     c->folder = slash ? mpri_pool_text(&c->pool, path, (size_t)(slash - path) + 1) : "";
+    c->name = slash ? slash + 1 : path ? path : "";
+    c->data_name = free_name(c);
     c->verbatim = !strcmp(external, "auto") && !c->rewrite.infer;
     Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
     c->r->changed = !same_bytes(c, pieces, n);

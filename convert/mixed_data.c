@@ -113,8 +113,8 @@ static bool copy_file(Mixed *c, const Tree *t)
         if (!strcmp(c->copies[i].location, location)) return c->copies[i].map;
     mpri_pool_grow(&c->pool, &c->copies, c->n_copies, &c->cap_copies, sizeof *c->copies);
     DataCopy *copy = &c->copies[c->n_copies++];
-    *copy = (DataCopy){.location = location};
-    if (strchr(location, '/') ||
+    *copy = (DataCopy){.location = location, .stage.dir = -1};
+    if (strchr(location, '/') || !strcmp(location, c->name) || !strcmp(location, c->data_name) ||
         mpri_source_external(c->given->source, c->pool.arena, "", location, &map, &err) != MPR_OK)
         return false;
     copy->path = mpri_pool_print(&c->pool, "%s%s", c->folder, location);

@@ -12,7 +12,8 @@ enum { MIXED_LARGE = 1 << 20 }; /* bytes that are not kept in memory on the way 
 typedef struct DataCopy { /* a data file that goes along as it is */
     const char *location, *path;
     const SourceMap *map; /* NULL: it does not */
-    bool fresh, written;  /* to be written; done */
+    bool fresh;           /* to be written */
+    WriteStage stage;
 } DataCopy;
 
 typedef struct Mixed {
@@ -31,7 +32,7 @@ typedef struct Mixed {
     Piece *data;
     int n_data, cap_data;
     size_t data_size;
-    const char *folder;    /* of the output, with its slash */
+    const char *folder, *name; /* of the output, with its slash, and in there */
     bool verbatim;         /* data files go along as they are */
     DataCopy *copies;
     int n_copies, cap_copies;

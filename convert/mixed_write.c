@@ -50,26 +50,35 @@ void mpri_mixed_refusal(Mixed *c)
     mpri_err_clear(&second);
 }
 
+static mpr_status stage_copy(Mixed *c, DataCopy *copy)
+{
+    Piece whole = {.bytes = copy->map->bytes, .n = copy->map->size, .source = c->given->source};
+    return mpri_write_stage(copy->path, &whole, 1, &copy->stage, c->err);
+}
+
+/* All files are whole on disk before the first of them gets its name: what was there stays when
+ * something fails. */
 mpr_status mpri_mixed_write(Mixed *c, const char *path, const Piece *pieces, int n)
 {
-    const char *data = mpri_pool_print(&c->pool, "%s.data", path);
+    const char *data = mpri_pool_print(&c->pool, "%s%s", c->folder, c->data_name);
+    WriteStage model = {.dir = -1}, tensors = {.dir = -1};
     struct stat st;
     bool fresh = stat(data, &st) != 0;
     TRY(mpri_source_unchanged(c->given->source, c->err));
     mpr_status status = MPR_OK;
-    if (c->n_data) status = mpri_write_pieces_atomic(data, c->data, c->n_data, c->err);
-    for (int i = 0; i < c->n_copies && status == MPR_OK; i++) {
-        Piece whole = {.bytes = NULL};
-        if (!c->copies[i].map || !c->copies[i].fresh) continue;
-        whole = (Piece){.bytes = c->copies[i].map->bytes, .n = c->copies[i].map->size,
-                        .source = c->given->source};
-        status = mpri_write_pieces_atomic(c->copies[i].path, &whole, 1, c->err);
-        c->copies[i].written = status == MPR_OK;
-    }
-    if (status == MPR_OK) status = mpri_write_pieces_atomic(path, pieces, n, c->err);
+    if (c->n_data) status = mpri_write_stage(data, c->data, c->n_data, &tensors, c->err);
+    for (int i = 0; i < c->n_copies && status == MPR_OK; i++)
+        if (c->copies[i].map && c->copies[i].fresh) status = stage_copy(c, &c->copies[i]);
+    if (status == MPR_OK) status = mpri_write_stage(path, pieces, n, &model, c->err);
+    bool staged = status == MPR_OK;
+    if (staged && c->n_data) status = mpri_write_commit(&tensors, c->err);
+    for (int i = 0; i < c->n_copies && status == MPR_OK; i++)
+        if (c->copies[i].stage.dir >= 0) status = mpri_write_commit(&c->copies[i].stage, c->err);
+    if (status == MPR_OK) status = mpri_write_commit(&model, c->err);
     if (status == MPR_OK) return status;
-    if (c->n_data && fresh) unlink(data);
-    for (int i = 0; i < c->n_copies; i++)
-        if (c->copies[i].written) unlink(c->copies[i].path);
+    if (staged && c->n_data && fresh) unlink(data);
+    mpri_write_drop(&tensors);
+    mpri_write_drop(&model);
+    for (int i = 0; i < c->n_copies; i++) mpri_write_drop(&c->copies[i].stage);
     return status;
 }

@@ -9,18 +9,6 @@
 #include "mpr.h"
 #include "passes/profile.h"
 
-void mpri_report_string(Text *t, const char *s)
-{
-    mpri_text_put(t, "\"");
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') mpri_text_add(t, "\\%c", c);
-        else if (c < 0x20) mpri_text_add(t, "\\u%04x", c);
-        else mpri_text_bytes(t, s, 1);
-    }
-    mpri_text_put(t, "\"");
-}
-
 static void text(Text *t, const char *s)
 {
     mpri_report_string(t, s);

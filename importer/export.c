@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "importer/encode.h"
 #include "importer/export.h"
@@ -365,14 +364,7 @@ static mpr_status patch_constants(Export *x, Err *err)
 
 static mpr_status refuse_source(const ImportedModel *m, const char *path, Err *err)
 {
-    struct stat out, in;
-    if (stat(path, &out) != 0) return MPR_OK;
-    for (const SourceMap *map = m->source->maps; map; map = map->next)
-        if (fstat(map->fd, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-            goto same;
-    if (fstat(m->source->fd, &in) != 0 || in.st_dev != out.st_dev || in.st_ino != out.st_ino)
-        return MPR_OK;
-same:
+    if (!mpri_source_reads(m->source, path)) return MPR_OK;
     mpri_err_set(err, MPR_E_USAGE,
                  "%s is the model that was read (or its data): it is not overwritten",
                  mpri_err_name(path));

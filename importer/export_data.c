@@ -158,15 +158,6 @@ static Found compare_file(const char *path, const Piece *pieces, int n)
     return same ? FOUND_SAME : FOUND_OTHER;
 }
 
-static bool is_source(const Export *x, const char *path)
-{
-    struct stat a, b;
-    if (stat(path, &a) != 0) return false;
-    for (const SourceMap *m = x->m->source->maps; m; m = m->next)
-        if (fstat(m->fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino) return true;
-    return fstat(x->m->source->fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
 static mpr_status make_folders(Export *x, const Place *p, const char *location, Err *err)
 {
     for (const char *slash = strchr(location, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -188,7 +179,7 @@ static const char *new_location(Export *x, Place *p)
         char *name = k ? mpri_arena_printf(&x->arena, "%s.data%d", p->name, k)
                        : mpri_arena_printf(&x->arena, "%s.data", p->name);
         char *path = name ? mpri_arena_printf(&x->arena, "%s/%s", p->folder, name) : NULL;
-        if (!path || !is_source(x, path)) return path ? name : NULL;
+        if (!path || !mpri_source_reads(x->m->source, path)) return path ? name : NULL;
     }
 }
 

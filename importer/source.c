@@ -315,3 +315,18 @@ mpr_status mpri_source_edit(const Source *s, const SourceEdit *edits, int n, Tex
     mpri_free(out->alloc, pieces);
     return status != MPR_OK ? status : out->failed ? mpri_err_nomem(err, s->size) : MPR_OK;
 }
+
+static bool same_inode(int fd, const struct stat *st)
+{
+    struct stat own;
+    return fd >= 0 && fstat(fd, &own) == 0 && own.st_dev == st->st_dev && own.st_ino == st->st_ino;
+}
+
+bool mpri_source_reads(const Source *s, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return false;
+    for (const SourceMap *m = s->maps; m; m = m->next)
+        if (same_inode(m->fd, &st)) return true;
+    return same_inode(s->fd, &st);
+}

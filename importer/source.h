@@ -82,6 +82,8 @@ void mpri_source_release(const Source *s, const void *bytes, size_t n);
  * copy made. */
 mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out,
                               int *n_out, uint8_t head[16], Err *err);
+/* Is path the model file or one of its data files, by whatever name? */
+bool mpri_source_reads(const Source *s, const char *path);
 /* Write bytes to path: temp beside, fsync, rename, fsync folder. MPR_E_IO with the reason. */
 mpr_status mpri_write_file_atomic(const char *path, const void *bytes, size_t n, Err *err);
 mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n, Err *err);
@@ -90,5 +92,15 @@ mpr_status mpri_write_pieces_atomic(const char *path, const Piece *pieces, int n
 typedef mpr_status (*WriteCheck)(void *ctx, const char *written, Err *err);
 mpr_status mpri_write_pieces_checked(const char *path, const Piece *pieces, int n,
                                      WriteCheck check, void *ctx, Err *err);
+/* In two steps, for files that belong together: each whole on disk under a name of its own, then
+ * all into their places. */
+typedef struct WriteStage {
+    const char *path;
+    int dir; /* -1: nothing is staged */
+    char temp[256];
+} WriteStage;
+mpr_status mpri_write_stage(const char *path, const Piece *pieces, int n, WriteStage *s, Err *err);
+mpr_status mpri_write_commit(WriteStage *s, Err *err); /* nothing is left behind on failure */
+void mpri_write_drop(WriteStage *s);
 
 #endif

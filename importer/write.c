@@ -1,6 +1,7 @@
 /* Writing a file whole or not at all: a temporary beside it, synced, renamed over it, the folder
  * synced. A failed fsync is not retried: the kernel may have dropped the pages and would report
- * success. */
+ * success. While it is filled the temporary has no name where the file system can do that, so a
+ * program that is killed leaves nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,11 +16,9 @@
 
 typedef struct Target {
     const char *path, *name; /* name: last component */
-    char temp[NAME_MAX + 1];
-    int dir;
+    WriteStage *stage;       /* folder and name of the temporary */
+    bool unnamed;            /* it has no name yet */
     size_t total;
-    WriteCheck check; /* NULL: none */
-    void *ctx;
 } Target;
 
 static mpr_status io_error(const Target *t, const char *what, int code, Err *err)
@@ -27,7 +26,7 @@ static mpr_status io_error(const Target *t, const char *what, int code, Err *err
     mpri_err_set(err, MPR_E_IO, "%s: %s: %s", mpri_err_name(t->path), what, strerrordesc_np(code));
     struct statvfs v;
     if (code == ENOSPC || code == EDQUOT || code == EFBIG) {
-        if (t->dir >= 0 && fstatvfs(t->dir, &v) == 0)
+        if (t->stage->dir >= 0 && fstatvfs(t->stage->dir, &v) == 0)
             return mpri_err_advice(err,
                                    "need %zu bytes, free %llu: make room or choose another folder",
                                    t->total, (unsigned long long)v.f_bavail * v.f_frsize);
@@ -45,22 +44,33 @@ static mpr_status open_folder(Target *t, Err *err)
     if (n >= sizeof folder) return io_error(t, "the path is too long", ENAMETOOLONG, err);
     memcpy(folder, t->path, n);
     folder[n] = '\0';
-    t->dir = open(!slash ? "." : n == 0 ? "/" : folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (t->dir < 0) return io_error(t, "its folder cannot be opened", errno, err);
+    t->stage->dir = open(!slash ? "." : n == 0 ? "/" : folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (t->stage->dir < 0) return io_error(t, "its folder cannot be opened", errno, err);
     struct stat st;
-    if (!t->name[0] || (fstatat(t->dir, t->name, &st, 0) == 0 && S_ISDIR(st.st_mode)))
+    bool exists = t->name[0] && fstatat(t->stage->dir, t->name, &st, 0) == 0;
+    if (!t->name[0] || (exists && S_ISDIR(st.st_mode)))
         return io_error(t, "is a folder", EISDIR, err);
-    return MPR_OK;
+    if (!exists || S_ISREG(st.st_mode)) return MPR_OK;
+    mpri_err_set(err, MPR_E_IO, "%s: is a pipe, socket or device, which a file cannot replace",
+                 mpri_err_name(t->path));
+    return mpri_err_advice(err, "write to a regular file");
+}
+
+static void next_name(Target *t)
+{
+    static atomic_uint counter;
+    snprintf(t->stage->temp, sizeof t->stage->temp, ".%.180s.%ld-%u.tmp", t->name, (long)getpid(),
+             atomic_fetch_add(&counter, 1));
 }
 
 static int open_temp(Target *t)
 {
-    static atomic_uint counter;
-    int fd = -1;
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = t->unnamed ? openat(t->stage->dir, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
+    t->unnamed = fd >= 0;
     for (int i = 0; i < 100 && fd < 0; i++) {
-        snprintf(t->temp, sizeof t->temp, ".%.180s.%ld-%u.tmp", t->name, (long)getpid(),
-                 atomic_fetch_add(&counter, 1));
-        fd = openat(t->dir, t->temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        next_name(t);
+        fd = openat(t->stage->dir, t->stage->temp, flags, 0666);
         if (fd < 0 && errno != EEXIST) return -1;
     }
     if (fd < 0 || fd > 2) return fd;
@@ -120,42 +130,94 @@ static mpr_status fill(const Target *t, int fd, const Piece *pieces, int n, Err 
                           : io_error(t, "the data did not reach the disk (fsync)", errno, err);
 }
 
-static mpr_status run_check(const Target *t, Err *err)
+/* Gives the temporary its name. */
+static bool name_temp(Target *t, int fd)
 {
-    char written[PATH_MAX];
-    int folder = (int)(t->name - t->path);
-    int n = snprintf(written, sizeof written, "%.*s%s", folder, t->path, t->temp);
-    if (n < 0 || (size_t)n >= sizeof written)
-        return io_error(t, "the path is too long", ENAMETOOLONG, err);
-    return t->check(t->ctx, written, err);
+    char self[32];
+    if (!t->unnamed) return true;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    for (int i = 0; i < 100; i++) {
+        next_name(t);
+        if (linkat(AT_FDCWD, self, t->stage->dir, t->stage->temp, AT_SYMLINK_FOLLOW) == 0)
+            return true;
+        if (errno != EEXIST) return false;
+    }
+    return false;
 }
 
-static mpr_status commit(Target *t, const Piece *pieces, int n, Err *err)
+static mpr_status write_temp(Target *t, bool unnamed, const Piece *pieces, int n, bool *named,
+                             Err *err)
 {
+    t->unnamed = unnamed;
     int fd = open_temp(t);
     if (fd < 0) return io_error(t, "a temporary file beside it cannot be made", errno, err);
     mpr_status status = fill(t, fd, pieces, n, err);
+    *named = status == MPR_OK && name_temp(t, fd);
+    if (status == MPR_OK && !*named && !t->unnamed)
+        status = io_error(t, "a temporary file beside it cannot be made", errno, err);
     if (close(fd) != 0 && status == MPR_OK) status = io_error(t, "closing failed", errno, err);
-    if (status == MPR_OK && t->check) status = run_check(t, err);
-    if (status == MPR_OK && renameat(t->dir, t->temp, t->dir, t->name) != 0)
-        status = io_error(t, "renaming into place failed", errno, err);
-    if (status != MPR_OK) {
-        unlinkat(t->dir, t->temp, 0);
+    if (status != MPR_OK && (!t->unnamed || *named)) unlinkat(t->stage->dir, t->stage->temp, 0);
+    return status;
+}
+
+mpr_status mpri_write_stage(const char *path, const Piece *pieces, int n, WriteStage *s, Err *err)
+{
+    *s = (WriteStage){.path = path, .dir = -1};
+    Target t = {.path = path, .stage = s};
+    bool named = false;
+    for (int i = 0; i < n; i++) t.total += pieces[i].n;
+    mpr_status status = open_folder(&t, err);
+    if (status == MPR_OK) status = write_temp(&t, true, pieces, n, &named, err);
+    if (status == MPR_OK && !named) status = write_temp(&t, false, pieces, n, &named, err);
+    if (status == MPR_OK) return status;
+    if (s->dir >= 0) close(s->dir);
+    s->dir = -1;
+    return status;
+}
+
+void mpri_write_drop(WriteStage *s)
+{
+    if (s->dir < 0) return;
+    unlinkat(s->dir, s->temp, 0);
+    close(s->dir);
+    s->dir = -1;
+}
+
+mpr_status mpri_write_commit(WriteStage *s, Err *err)
+{
+    const char *slash = strrchr(s->path, '/');
+    Target t = {.path = s->path, .stage = s};
+    if (renameat(s->dir, s->temp, s->dir, slash ? slash + 1 : s->path) != 0) {
+        mpr_status status = io_error(&t, "renaming into place failed", errno, err);
+        mpri_write_drop(s);
         return status;
     }
-    return fsync(t->dir) == 0 || errno == EINVAL
-               ? MPR_OK
-               : io_error(t, "the folder did not reach the disk (fsync)", errno, err);
+    mpr_status status = fsync(s->dir) == 0 || errno == EINVAL
+                            ? MPR_OK
+                            : io_error(&t, "the folder did not reach the disk (fsync)", errno, err);
+    close(s->dir);
+    s->dir = -1;
+    return status;
 }
 
 mpr_status mpri_write_pieces_checked(const char *path, const Piece *pieces, int n,
                                      WriteCheck check, void *ctx, Err *err)
 {
-    Target t = {.path = path, .dir = -1, .check = check, .ctx = ctx};
-    for (int i = 0; i < n; i++) t.total += pieces[i].n;
-    mpr_status status = open_folder(&t, err);
-    if (status == MPR_OK) status = commit(&t, pieces, n, err);
-    if (t.dir >= 0) close(t.dir);
+    char written[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    WriteStage s;
+    TRY(mpri_write_stage(path, pieces, n, &s, err));
+    mpr_status status = MPR_OK;
+    if (check) {
+        int k = snprintf(written, sizeof written, "%.*s%s", slash ? (int)(slash - path) + 1 : 0,
+                         path, s.temp);
+        Target t = {.path = path, .stage = &s};
+        status = k < 0 || (size_t)k >= sizeof written
+                     ? io_error(&t, "the path is too long", ENAMETOOLONG, err)
+                     : check(ctx, written, err);
+    }
+    if (status == MPR_OK) return mpri_write_commit(&s, err);
+    mpri_write_drop(&s);
     return status;
 }
 

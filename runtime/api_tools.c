@@ -6,6 +6,7 @@
 #include "convert/convert.h"
 #include "convert/decisions.h"
 #include "convert/mixed.h"
+#include "convert/targets.h"
 #include "passes/profile.h"
 #include "runtime/train/bench.h"
 #include "runtime/train/check_data.h"
@@ -361,6 +362,17 @@ static mpr_status convert_decided(mpr_model *model, const char *path, const mpr_
     return convert_painted(model, path, o, profile, &units, device, arena, r, err);
 }
 
+static mpr_status check_files(const mpr_model *model, const char *path,
+                              const mpr_convert_options *o, Err *err)
+{
+    const TargetFile written[] = {
+        {"output", o->dry_run ? NULL : path}, {"report", o->report}, {"dot", o->dot},
+        {"annotations", o->annotations}, {"svg", o->svg}, {NULL, NULL}};
+    const TargetFile read[] = {{"lists", o->lists}, {"calib", o->calib}, {"verify", o->verify},
+                               {"autocast-profile", o->autocast_profile}, {NULL, NULL}};
+    return mpri_targets_check(model->m->source, written, read, err);
+}
+
 /* The profile that decides; where nothing is decided, it is the painter who parses and writes. */
 static mpr_status convert_by(mpr_model *model, const char *path, const mpr_convert_options *o,
                              const Device *device, Arena *arena, ConvertResult *r, Err *err)
@@ -369,6 +381,7 @@ static mpr_status convert_by(mpr_model *model, const char *path, const mpr_conve
     TRY(load_policy(model, o, arena, &profile, err));
     TRY(check_convert_mode(o, err));
     TRY(check_policy(o, profile, err));
+    TRY(check_files(model, path, o, err));
     bool decides = o->to != MPR_FLOAT32 && !o->no_passes;
     if (decides && !mpri_profile_converts(profile))
         return convert_decided(model, path, o, profile, device, arena, r, err);

@@ -20,9 +20,9 @@ static inline void make_folder(char folder[64])
 /* "folder/name"; one of four buffers. */
 static inline const char *in_folder(const char *folder, const char *name)
 {
-    static char path[4][256];
+    static char path[64][256];
     static int next;
-    char *p = path[next++ % 4];
+    char *p = path[next++ % 64];
     snprintf(p, sizeof path[0], "%s/%s", folder, name);
     return p;
 }

@@ -530,6 +530,7 @@ static void print_config(const Cli *cli)
 
 int cli_parse(Cli *cli, const CliRow *rows, int argc, char **argv, bool *done)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that is too large is an error of the write */
     signal(SIGPIPE, SIG_IGN); /* `| head` ends what is printed, not the work; see cli_finish */
     int own = count_rows(rows), common = count_rows(common_rows), code, n = 0;
     const char **words = NULL;

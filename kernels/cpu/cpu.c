@@ -11,8 +11,8 @@
     X(cast, isa)                                                                              \
     X(reduce, isa) X(softmax, isa) X(norm, isa) X(loss, isa) X(layout, isa) X(index, isa)     \
     X(dropout, isa) X(update, isa) X(tile_pad, isa) X(scatter, isa) X(attention, isa) X(rotary, isa) \
-    X(pool, isa) X(pool_grad_low, isa) X(pool_grad, isa) X(norm_rms, isa) X(norm_batch, isa)   \
-    X(reduce_extremum, isa) X(cumulative, isa)
+    X(pool, isa) X(pool_grad_low, isa) X(pool_grad_apart, isa) X(pool_grad, isa)              \
+    X(norm_rms, isa) X(norm_batch, isa) X(reduce_extremum, isa) X(cumulative, isa)
 
 #if defined(__x86_64__)
 #define CPU_ALL(X) CPU_FAMILIES(X, avx512) CPU_FAMILIES(X, avx2) CPU_FAMILIES(X, generic)

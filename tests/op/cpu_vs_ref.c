@@ -571,6 +571,8 @@ static void windows(void **state)
     const PoolWindow stem = {.kernel_shape = INTS(3, 3), .strides = INTS(2, 2),
                              .pads = INTS(1, 1, 1, 1)};
     const PoolWindow tiled = {.kernel_shape = INTS(2, 2), .strides = INTS(2, 2)};
+    const PoolWindow pairs = {.kernel_shape = INTS(3, 2), .strides = INTS(3, 2),
+                              .pads = INTS(1, 0, 1, 0), .ceil_mode = 1};
     const PoolWindow wide = {.kernel_shape = INTS(2, 3), .strides = INTS(1, 3), .ceil_mode = 1,
                              .dilations = INTS(2, 2), .auto_pad = "SAME_LOWER"};
     const PoolWindow row = {.kernel_shape = INTS(5), .pads = INTS(2, 2)};
@@ -593,6 +595,8 @@ static void windows(void **state)
     const Case cases[] = {
         WINDOW(stem, "F[2,3,30,41]", "F[2,3,15,21]", "[2,3,15,21]"),
         WINDOW(tiled, "F[3,70,8,8]", "F[3,70,4,4]", "[3,70,4,4]"),
+        WINDOW(tiled, "F[2,3,7,67]", "F[2,3,3,33]", "[2,3,3,33]"),
+        WINDOW(pairs, "F[2,3,10,71]", "F[2,3,4,36]", "[2,3,4,36]"),
         WINDOW(wide, "F[1,2,9,50]", "F[1,2,9,17]", "[1,2,9,17]"),
         WINDOW(row, "F[2,2,1001]", "F[2,2,1001]", "[2,2,1001]"),
         WINDOW(plane, "F[2,5,19,23]", "F[2,5,1,1]", "[2,5,1,1]"),

@@ -197,6 +197,26 @@ VF_FN void runs_of_two(const Pool *k, int64_t *even, int64_t *odd)
     *odd = (pad + 1) % 2 * k->phase + (pad + 1) / 2;
 }
 
+/* The first lanes of v, `left` of them, if any. */
+VF_FN void store_part(DType t, void *to, int64_t at, vf v, int64_t left)
+{
+    if (left >= VF_LANES) vf_st(t, to, at, v);
+    else if (left > 0) vf_st_n(t, to, at, v, (int)left);
+}
+
+/* A row of n elements from its runs, as dx. */
+VF_FN void store_runs_of_two(const Pool *k, const float *restrict phases, int64_t at, int64_t n)
+{
+    int64_t even, odd;
+    runs_of_two(k, &even, &odd);
+    for (int64_t i = 0; i < n; i += 2 * VF_LANES) {
+        vf first, second;
+        vf_zip(vf_load(phases + even + i / 2), vf_load(phases + odd + i / 2), &first, &second);
+        store_part(k->dx->dtype, k->dx->data, at + i, first, n - i);
+        store_part(k->dx->dtype, k->dx->data, at + i + VF_LANES, second, n - i - VF_LANES);
+    }
+}
+
 /* Where output 0 finds its tap kx among the phases. */
 VF_FN int64_t tap_at(const Pool *k, int64_t kx)
 {
@@ -209,13 +229,6 @@ VF_FN void store_row(Tensor *to, int64_t at, const float *row, int64_t n)
     int64_t i = 0;
     for (; i + VF_LANES <= n; i += VF_LANES) vf_st(to->dtype, to->data, at + i, vf_load(row + i));
     if (i < n) vf_st_n(to->dtype, to->data, at + i, vf_load_n(row + i, (int)(n - i)), (int)(n - i));
-}
-
-/* The first lanes of v, `left` of them, if any. */
-VF_FN void store_part(DType t, void *to, int64_t at, vf v, int64_t left)
-{
-    if (left >= VF_LANES) vf_st(t, to, at, v);
-    else if (left > 0) vf_st_n(t, to, at, v, (int)left);
 }
 
 /* A worker's rows, one after the other. */
@@ -254,6 +267,38 @@ VF_FN vf divisors(const float *counts, int64_t o, int left, float rows)
 {
     vf n = vf_load_n(counts + o, left) * vf_set1(rows);
     return vf_max(n, vf_set1(1.0f));
+}
+
+VF_FN bool is_power_of_two(float n)
+{
+    int64_t i = (int64_t)n;
+    return i > 0 && (i & (i - 1)) == 0;
+}
+
+typedef struct Divisors { /* of a row of outputs */
+    float *counts, *inverse; /* inverse: NULL where one is not exact */
+} Divisors;
+
+/* In two rows of space. */
+VF_FN Divisors divisors_of(const Pool *k, float *space)
+{
+    Divisors d = {space, space + k->line};
+    bool exact = true;
+    column_counts(k, d.counts);
+    for (int64_t ox = 0; ox < k->last.out; ox++) {
+        exact = exact && is_power_of_two(d.counts[ox]);
+        d.inverse[ox] = 1.0f / d.counts[ox];
+    }
+    if (!exact) d.inverse = NULL;
+    return d;
+}
+
+/* dy divided among the elements of its window. A product with a power of two is the quotient, too,
+ * and divisions take longer than all else. */
+VF_FN vf share(vf dy, const float *counts, const float *inverse, int64_t i, int left, float rows)
+{
+    if (inverse) return dy * (vf_load_n(inverse + i, left) * vf_set1(1.0f / rows));
+    return dy / divisors(counts, i, left, rows);
 }
 
 /* Taps are numbered in floats. */

@@ -14,33 +14,43 @@ typedef struct Seer { /* an output row that sees an input row */
 
 /* ---- MaxPool ---- */
 
-/* Row r of a plane in phases; beside it is -inf. True
- * if there is a NaN in it. */
+/* Elements of a row from i on, `left` of them; behind them is -inf. */
+VF_FN vf load_part(DType t, const void *x, int64_t i, int64_t left)
+{
+    if (left >= VF_LANES) return vf_ld(t, x, i);
+    if (left <= 0) return vf_set1(-INFINITY);
+    return vf_blend(vm_first((int)left), vf_ld_n(t, x, i, (int)left), vf_set1(-INFINITY));
+}
+
+/* Row r of a plane in phases; beside it is -inf. True if there is a NaN in it. */
 VF_FN bool load_row(const Pool *k, DType t, int64_t plane, int64_t r, float *restrict row,
                     float *restrict line)
 {
     int64_t n = k->last.in, s = k->last.stride, at = (plane * k->rows_in + r) * n;
-    float *to = s == 1 ? row + k->last.begin : s == 2 ? line : line + k->last.begin;
+    const void *x = k->x->data;
     vm odd = vm_first(0);
-    if (s > 2) fill(line, k->line, -INFINITY);
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        int left = (int)least(VF_LANES, n - i);
-        vf v = left == VF_LANES ? vf_ld(t, k->x->data, at + i)
-                                : vf_ld_n(t, k->x->data, at + i, left);
-        odd = vm_or(odd, vm_nan(v));
-        if (left == VF_LANES) vf_store(to + i, v);
-        else vf_store_n(to + i, v, left);
-    }
     if (s == 2) {
         int64_t even_at, odd_at;
         runs_of_two(k, &even_at, &odd_at);
-        for (int64_t i = 0; i < tiles_of(n, 2); i++) {
-            row[even_at + i] = line[2 * i];
-            row[odd_at + i] = line[2 * i + 1];
+        for (int64_t i = 0; i < n; i += 2 * VF_LANES) {
+            vf a = load_part(t, x, at + i, n - i), evens, odds;
+            vf b = load_part(t, x, at + i + VF_LANES, n - i - VF_LANES);
+            odd = vm_or(odd, vm_or(vm_nan(a), vm_nan(b)));
+            vf_unzip(a, b, &evens, &odds);
+            vf_store(row + even_at + i / 2, evens);
+            vf_store(row + odd_at + i / 2, odds);
         }
-    } else {
-        deal(k, line, row);
+        return vm_any(odd);
     }
+    float *to = (s == 1 ? row : line) + k->last.begin;
+    if (s > 2) fill(line, k->line, -INFINITY);
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        vf v = load_part(t, x, at + i, n - i);
+        odd = vm_or(odd, vm_nan(v));
+        if (n - i >= VF_LANES) vf_store(to + i, v);
+        else vf_store_n(to + i, v, (int)(n - i));
+    }
+    deal(k, line, row);
     return vm_any(odd);
 }
 
@@ -53,14 +63,7 @@ VF_FN void finish_row(const Pool *k, int64_t plane, int64_t r, const float *rest
         store_row(k->dx, at, weave(k, sums, line) + k->last.begin, n);
         return;
     }
-    int64_t even_at, odd_at;
-    runs_of_two(k, &even_at, &odd_at);
-    for (int64_t i = 0; i < tiles_of(n, 2); i++) {
-        line[2 * i] = sums[even_at + i];
-        line[2 * i + 1] = sums[odd_at + i];
-    }
-    store_row(k->dx, at, line, n);
-    line[n] = -INFINITY; /* load_row deals it, too, if n is odd */
+    store_runs_of_two(k, sums, at, n);
 }
 
 /* The tap that a window's gradient goes to, or -1: of any number of taps, with -inf and NaN among
@@ -227,35 +230,22 @@ static void max_grad_tile(void *ctx, int64_t plane, int worker)
 
 /* Rows and lists of a plane's work. */
 typedef struct Average {
-    float *counts, *inverse;    /* of columns: elements of a window; NULL: not exact */
+    Divisors by;
     float *sums, *line, *given; /* scratch; an output row, divided, with 0 beside it */
     float *rows;                /* ring of output rows as they spread, in phases */
     int64_t *seers, *back, *begin; /* back[begin[p]] …: how far back phase p looks for its taps */
 } Average;
 
-VF_FN bool power_of_two(float n)
-{
-    int64_t i = (int64_t)n;
-    return i > 0 && (i & (i - 1)) == 0;
-}
-
 VF_FN void open_average(const Pool *k, float *space, Average *a)
 {
     int64_t n = 0;
-    bool exact = true;
-    *a = (Average){.counts = space, .inverse = space + k->line, .sums = space + 2 * k->line,
+    *a = (Average){.by = divisors_of(k, space), .sums = space + 2 * k->line,
                    .line = space + 3 * k->line, .given = space + 4 * k->line};
     a->rows = a->given + k->given;
     a->seers = (int64_t *)(void *)(a->rows + k->ring * k->line);
     a->back = a->seers + align_lanes(k->taps);
     a->begin = a->back + align_lanes(k->last.taps);
     fill(a->given, k->given, 0.0f);
-    column_counts(k, a->counts);
-    for (int64_t ox = 0; ox < k->last.out; ox++) {
-        exact = exact && power_of_two(a->counts[ox]);
-        a->inverse[ox] = 1.0f / a->counts[ox];
-    }
-    if (!exact) a->inverse = NULL;
     for (int64_t p = 0; p < k->last.stride; p++) {
         a->begin[p] = n;
         for (int64_t kx = 0; kx < k->last.taps; kx++)
@@ -263,14 +253,6 @@ VF_FN void open_average(const Pool *k, float *space, Average *a)
                 a->back[n++] = kx * k->last.dilation / k->last.stride;
     }
     a->begin[k->last.stride] = n;
-}
-
-/* dy divided among the elements of its window. A product with a power of two is the quotient, too,
- * and divisions take longer than all else. */
-VF_FN vf share(vf dy, const float *counts, const float *inverse, int64_t i, int left, float rows)
-{
-    if (inverse) return dy * (vf_load_n(inverse + i, left) * vf_set1(1.0f / rows));
-    return dy / divisors(counts, i, left, rows);
 }
 
 /* to[i] = sum of the elements `back` before i. */
@@ -291,7 +273,7 @@ VF_FN void spread_row(const Pool *k, DType t, int64_t plane, int64_t o, const Av
     int64_t n = k->last.out, s = k->last.stride, at = (plane * k->rows_out + o) * n, i = 0;
     int64_t width = tiles_of(k->last.begin + k->last.in, s); /* of a phase: what becomes dx */
     float rows = (float)row_count(k, o), *dy = a->given + k->front;
-    const float *inverse = power_of_two(rows) ? a->inverse : NULL, *counts = a->counts;
+    const float *inverse = is_power_of_two(rows) ? a->by.inverse : NULL, *counts = a->by.counts;
     int left = (int)(n % VF_LANES);
     for (; i + VF_LANES <= n; i += VF_LANES)
         vf_store(dy + i, share(vf_ld(t, k->dy->data, at + i), counts, inverse, i, VF_LANES, rows));

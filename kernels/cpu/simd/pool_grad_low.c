@@ -230,6 +230,11 @@ VF_FN void sum_row(const Pool *k, DType t, int64_t plane, int64_t r, Space *m)
             sum_windows(m, l->windows[1], l->n[1], i, b);
             for (int h = 0; h < 2; h++) {
                 int64_t from = 2 * (i + h * VF_LANES);
+                if (t == MPR_BFLOAT16 && n - from >= 2 * VF_LANES) {
+                    vu pairs = vf_zip_bf16(a[h], b[h]);
+                    memcpy((uint16_t *)dx + at + from, &pairs, sizeof pairs);
+                    continue;
+                }
                 vf_zip(a[h], b[h], &c[0], &c[1]);
                 store_part(t, dx, at + from, c[0], n - from);
                 store_part(t, dx, at + from + VF_LANES, c[1], n - from - VF_LANES);

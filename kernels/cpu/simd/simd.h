@@ -118,6 +118,18 @@ VF_FN void vf_st_n(DType t, void *p, int64_t i, vf v, int n)
     if (t == MPR_FLOAT32) vf_store_n((float *)p + i, v, n);
     else vh_store_n((uint16_t *)p + i, t == MPR_FLOAT16 ? vf_to_f16(v) : vf_to_bf16(v), n);
 }
+typedef uint32_t vu __attribute__((vector_size(sizeof(vi))));
+/* x rounded to bf16, which are the high halves; the low ones are not set. */
+VF_FN vu vf_high_bf16(vf x)
+{
+    vu u = (vu)x, r = u + (vu)vi_set1(0x7fff) + (u >> 16 & (vu)vi_set1(1));
+    return (vu)vi_blend(vm_nan(x), (vi)(u | (vu)vi_set1(0x400000)), (vi)r);
+}
+/* a0 b0 a1 b1 ... as bf16 in memory. */
+VF_FN vu vf_zip_bf16(vf a, vf b)
+{
+    return vf_high_bf16(a) >> 16 | (vf_high_bf16(b) & (vu)vi_set1((int32_t)0xffff0000));
+}
 /* v as it would read back after a store of type t. */
 VF_FN vf vf_quantize(DType t, vf v)
 {

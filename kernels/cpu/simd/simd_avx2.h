@@ -158,6 +158,13 @@ VF_FN void vf_zip(vf a, vf b, vf *first, vf *second)
     *second = _mm256_permute2f128_ps(low, high, 0x31);
 }
 
+VF_FN void vf_unzip(vf a, vf b, vf *even, vf *odd)
+{
+    vf low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
+    *even = _mm256_shuffle_ps(low, high, 0x88);
+    *odd = _mm256_shuffle_ps(low, high, 0xdd);
+}
+
 /* ---- int16 ---- */
 
 VF_FN vw vw_set1(int16_t x) { return (vw)_mm256_set1_epi16(x); }

@@ -153,6 +153,14 @@ VF_FN void vf_zip(vf a, vf b, vf *first, vf *second)
     *second = _mm512_permutex2var_ps(a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), b);
 }
 
+/* Of the 2 W lanes of a and b, those of even number and those of odd number. */
+VF_FN void vf_unzip(vf a, vf b, vf *even, vf *odd)
+{
+    const __m512i at = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    *even = _mm512_permutex2var_ps(a, at, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(at, _mm512_set1_epi32(1)), b);
+}
+
 /* ---- int16 ---- */
 
 VF_FN vw vw_set1(int16_t x) { return (vw)_mm512_set1_epi16(x); }

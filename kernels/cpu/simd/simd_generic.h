@@ -174,6 +174,12 @@ VF_FN void vf_zip(vf a, vf b, vf *first, vf *second)
     *second = (vf){a[2], b[2], a[3], b[3]};
 }
 
+VF_FN void vf_unzip(vf a, vf b, vf *even, vf *odd)
+{
+    *even = (vf){a[0], a[2], b[0], b[2]};
+    *odd = (vf){a[1], a[3], b[1], b[3]};
+}
+
 /* ---- int16 ---- */
 
 VF_FN vw vw_set1(int16_t x) { return (vw){x, x, x, x, x, x, x, x}; }

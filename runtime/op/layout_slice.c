@@ -144,7 +144,8 @@ static Dim slice_dim(InferCtx *c, Dim dim, Dim start, Dim end, Dim step)
     if (!kk || k != 1) return mpri_dim_fresh(s);
     Dim to = position(s, dim, end);
     if (ka && a == 0) return to;
-    if (ka && a < 0 && to == dim) return mpri_dim_min(s, dim, -a); /* the last -a */
+    if (ka && a < 0 && to == dim) /* the last -a */
+        return a <= -FAR ? dim : mpri_dim_min(s, dim, -a);
     if (ka && a > 0 && to == dim) return mpri_dim_sub(s, dim, a);
     return mpri_dim_sub(s, to, position(s, dim, start));
 }

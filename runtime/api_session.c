@@ -26,7 +26,7 @@ mpr_status mpr_session_bind(mpr_session *s, const char *name, const void *data, 
                             const int64_t *shape, int rank)
 {
     ApiCall c;
-    if (!mpri_api_enter(&c, s, HANDLE_SESSION)) return c.status;
+    if (!mpri_api_enter_late(&c, s, HANDLE_SESSION)) return c.status;
     mpr_status status = mpri_api_pointer(name, "name", c.err);
     if (status == MPR_OK && rank > 0) status = mpri_api_pointer(shape, "shape", c.err);
     if (status == MPR_OK) status = mpri_session_bind(s, name, data, dtype, shape, rank, c.err);

@@ -32,7 +32,7 @@ int64_t mpr_dataset_batches(const mpr_dataset *d)
 mpr_status mpr_dataset_bind(mpr_dataset *d, int64_t epoch, int64_t batch, int64_t *rows)
 {
     ApiCall c;
-    if (!mpri_api_enter(&c, d, HANDLE_DATASET)) return c.status;
+    if (!mpri_api_enter_late(&c, d, HANDLE_DATASET)) return c.status;
     return mpri_api_leave(&c, mpri_dataset_bind(d, epoch, batch, rows, c.err));
 }
 

@@ -43,7 +43,7 @@ static bool handle_any(const void *handle)
     return false;
 }
 
-static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear)
+static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear, bool settle)
 {
     Handle *h = (Handle *)(uintptr_t)handle;
     *call = (ApiCall){.status = MPR_E_USAGE};
@@ -78,7 +78,7 @@ static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear
     call->err = &h->err;
     call->status = MPR_OK;
     call->fp = mpri_fpmode_enter();
-    if (!h->guard->settle || kind == HANDLE_PREPARED) return true;
+    if (!settle || !h->guard->settle || kind == HANDLE_PREPARED) return true;
     call->status = h->guard->settle(h->guard, &h->err);
     if (call->status != MPR_OK) mpri_api_leave(call, call->status);
     return call->status == MPR_OK;
@@ -86,12 +86,17 @@ static bool enter(ApiCall *call, const void *handle, HandleKind kind, bool clear
 
 bool mpri_api_enter(ApiCall *call, const void *handle, HandleKind kind)
 {
-    return enter(call, handle, kind, true);
+    return enter(call, handle, kind, true, true);
 }
 
 bool mpri_api_enter_quiet(ApiCall *call, const void *handle, HandleKind kind)
 {
-    return enter(call, handle, kind, false);
+    return enter(call, handle, kind, false, true);
+}
+
+bool mpri_api_enter_late(ApiCall *call, const void *handle, HandleKind kind)
+{
+    return enter(call, handle, kind, true, false);
 }
 
 mpr_status mpri_api_leave(ApiCall *call, mpr_status status)

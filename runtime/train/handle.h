@@ -44,7 +44,7 @@ typedef struct Handle {
     pid_t process; /* that made it */
     Err err;
     /* Of a guard: what has to be done before a call on it or its children does something, apart from those
-     * on what is prepared, which know by themselves. NULL: nothing. */
+     * on what is prepared, which know by themselves, and on inputs. NULL: nothing. */
     mpr_status (*settle)(struct Handle *guard, Err *err);
 } Handle;
 
@@ -69,6 +69,8 @@ bool mpri_api_enter(ApiCall *call, const void *handle, HandleKind kind);
 /* Like enter, for reading a handle whose pending error must survive (destroy functions,
  * getters). */
 bool mpri_api_enter_quiet(ApiCall *call, const void *handle, HandleKind kind);
+/* Like enter, for calls that leave alone whatever is under way: what they touch is not needed for it. */
+bool mpri_api_enter_late(ApiCall *call, const void *handle, HandleKind kind);
 mpr_status mpri_api_leave(ApiCall *call, mpr_status status);
 /* A further handle argument: MPR_E_USAGE names what was expected. */
 mpr_status mpri_api_argument(const void *handle, HandleKind kind, Err *err);

@@ -188,6 +188,7 @@ mpr_status mpri_prepared_backward(mpr_prepared *p, float *loss, Err *err)
     if (!p->micro) TRY(mpri_late_begin(p, loss != NULL, err));
     if (!p->length) open_window(p);
     bool late = p->late.open, bad = false;
+    if (late) TRY(mpri_late_keep(p, err));
     float value = 0;
     double weight;
     TRY(mpri_session_forward(p->s, late ? NULL : &value, err));

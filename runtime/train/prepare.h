@@ -15,16 +15,29 @@ typedef struct LateMark {
     int64_t generation, scaler_generation;
 } LateMark;
 
-enum { LATE_STEPS = 4 }; /* that may be under way when a step returns */
+enum { LATE_STEPS = 4, LATE_PLACES = LATE_STEPS + 1 }; /* that may be under way when a step returns */
 enum { LATE_KEEP, LATE_LOSS, LATE_JUDGE, LATE_CLOSE, LATE_PLANS };
+
+/* The batches of a window that no data set can bind again. */
+typedef struct LateBatch {
+    SessionBatch b;
+    int64_t epoch, batch, rows;
+} LateBatch;
+typedef struct LateWindow {
+    LateBatch *batch;
+    int n, cap;
+} LateWindow;
 
 typedef struct PreparedLate { /* prepare_late.c; steps are under way where n > 0 */
     bool ready;          /* the slots are made */
     bool fresh;          /* the ledger goes on from the last window */
     bool open;           /* the host does not look at the window that is open */
+    bool said;           /* why the host has to look */
     bool again;          /* steps are run again, with the host looking */
-    int first, n;        /* records that are to come: places in a ring of LATE_STEPS + 1 */
-    LateMark mark[LATE_STEPS + 1], start;
+    int first, n;        /* records that are to come: places in a ring of LATE_PLACES */
+    LateMark mark[LATE_PLACES], start;
+    LateWindow window[LATE_PLACES]; /* by place, without a data set; the open one is at first + n */
+    LateBatch current;              /* what is bound while steps are run again */
     const char *ledger, *note, *close, *loss; /* slots */
     const char **kept;   /* operands of LedgerKeep */
     int n_kept;
@@ -90,6 +103,14 @@ mpr_status mpri_prepared_settle(mpr_prepared *p, Err *err);
 mpr_status mpri_session_settle(Handle *session, Err *err);
 /* A window begins; whether the host looks at it is late.open. looked_at: it must. */
 mpr_status mpri_late_begin(mpr_prepared *p, bool looked_at, Err *err);
+/* Before the forward pass: keeps the bound batch where nobody else can bring it back (prepare_kept.c). */
+mpr_status mpri_late_keep(mpr_prepared *p, Err *err);
+/* Goes back to m, where the window at the oldest place began, and runs again what was run since, with the
+ * host looking; what is bound stays. */
+mpr_status mpri_late_replay_kept(mpr_prepared *p, const LateMark *m, Err *err);
+/* Everything as it was where the window of m began. */
+mpr_status mpri_late_go_back(mpr_prepared *p, const LateMark *m, Err *err);
+void mpri_late_kept_free(mpr_prepared *p);
 /* After the forward pass of a micro-batch that the host does not look at. */
 mpr_status mpri_late_loss(mpr_prepared *p, double weight, Err *err);
 /* The end of such a window. *done false: it is one that the host looks at after all. */

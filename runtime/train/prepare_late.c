@@ -3,8 +3,8 @@
  *
  * The records arrive in the order of the steps, and each is told as if its step had just ended. An eventful
  * step was held: everything goes back to where its window began, and it and what followed is run again by
- * the way of devices that the host looks at all the time (prepare.c); that needs a data set, whose batches
- * can be bound again. Whoever wants to know something settles first. */
+ * the way of devices that the host looks at all the time (prepare.c), with batches that the data set binds
+ * again or that were kept (prepare_kept.c). Whoever wants to know something settles first. */
 #include "runtime/train/prepare.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ _Static_assert(RECORD_SIZE * sizeof(double) <= DEVICE_LATE_BYTES &&
 
 static LateMark *oldest(PreparedLate *l)
 {
-    return &l->mark[l->first % (LATE_STEPS + 1)];
+    return &l->mark[l->first % LATE_PLACES];
 }
 
 /* ---- slots ---- */
@@ -85,19 +85,39 @@ static mpr_status put(mpr_prepared *p, const char *slot, const double *v, int n,
 void mpri_late_free(mpr_prepared *p)
 {
     for (int i = 0; i < LATE_PLANS; i++) mpri_plan_destroy(p->late.plan[i]);
+    mpri_late_kept_free(p);
     if (p->s->late == p) p->s->late = NULL;
 }
 
 /* ---- a window that the host does not look at ---- */
 
-static bool able(const mpr_prepared *p)
+/* Why the host has to look at the steps of such a loop; NULL: it need not. */
+static const char *why_not(const mpr_prepared *p)
 {
     const mpr_session *s = p->s;
-    bool watched = false;
-    for (int i = 0; i < SESSION_WATCHES; i++) watched |= s->watch[i] != NULL;
-    bool counts = p->o.mean_over_labels && s->o.count_labels; /* on the device */
-    return s->device->late_copy && p->data && !p->late.again && !watched && !counts &&
-           mpri_scaler_enabled(p->scaler);
+    if (!p->data && !mpri_window_fits(s, LATE_PLACES * p->o.gradient_accumulation_steps))
+        return "the batches are too large to be kept";
+    if (!mpri_scaler_enabled(p->scaler)) return "the loss scaler is disabled";
+    if (p->o.mean_over_labels && s->o.count_labels) return "the model counts the labels";
+    return s->watch[WATCH_FRAMES] ? "every tensor is looked at" : NULL;
+}
+
+static bool able(mpr_prepared *p)
+{
+    const mpr_session *s = p->s;
+    if (!s->device->late_copy || p->late.again) return false;
+    const char *why = why_not(p);
+    if (why && !p->late.said)
+        mpri_log(&s->ctx->log, MPR_LOG_NOTICE, "the host waits for every step: %s", why);
+    p->late.said |= why != NULL;
+    return !why && !s->watch[WATCH_STATS];
+}
+
+/* Does the host look at the window that is open? Where it does not, nothing is kept for a search in it. */
+static void set_open(mpr_prepared *p, bool open)
+{
+    p->late.open = open;
+    p->s->window_elsewhere = open || p->data;
 }
 
 static LateMark mark(const mpr_prepared *p)
@@ -121,7 +141,8 @@ mpr_status mpri_late_begin(mpr_prepared *p, bool looked_at, Err *err)
         TRY(mpri_session_run_slots(s, &mpri_op_LedgerKeep, l->kept, l->n_kept, &l->plan[LATE_KEEP],
                                    err));
     s->late = p;
-    l->fresh = l->open = true;
+    l->fresh = true;
+    set_open(p, true);
     l->start = mark(p);
     return MPR_OK;
 }
@@ -181,12 +202,12 @@ static mpr_status give(mpr_prepared *p, const double close[CLOSE_SIZE], Err *err
     TRY(mpri_session_run_slots(p->s, &mpri_op_LedgerClose, end, 5, &l->plan[LATE_CLOSE], err));
     sc->stale = true;
     TRY(mpri_scaler_abandon(sc, err)); /* the stages of the next window; the scale is the ledger's */
-    int place = (l->first + l->n) % (LATE_STEPS + 1);
+    int place = (l->first + l->n) % LATE_PLACES;
     const char *record = (const char *)data_of(p, l->ledger) + LEDGER_RECORD * sizeof(double);
     TRY(d->late_copy(d, place, record, RECORD_SIZE * sizeof(double), err));
     l->mark[place] = l->start;
     l->n++;
-    l->open = false;
+    set_open(p, false);
     p->steps++;
     p->length = p->micro = 0;
     return mpri_session_zero_grad(p->s, err);
@@ -200,12 +221,12 @@ static mpr_status take(mpr_prepared *p, bool *held, Err *err)
     mpr_scaler *sc = p->scaler;
     Device *d = p->s->device;
     double record[RECORD_SIZE];
-    TRY(d->late_take(d, l->first % (LATE_STEPS + 1), record, sizeof record, err));
+    TRY(d->late_take(d, l->first % LATE_PLACES, record, sizeof record, err));
     *held = record[RECORD_HELD] != 0;
     if (*held) return MPR_OK;
     int64_t step = oldest(l)->steps + 1;
     bool skipped = record[RECORD_SKIPPED] != 0;
-    l->first = (l->first + 1) % (LATE_STEPS + 1);
+    l->first = (l->first + 1) % LATE_PLACES;
     l->n--;
     p->updates = (int64_t)record[RECORD_UPDATES];
     p->loss_sum = record[RECORD_SUM];
@@ -229,8 +250,7 @@ static mpr_status take(mpr_prepared *p, bool *held, Err *err)
     return mpri_prepared_tell(p, step, &r, MPR_OK, err);
 }
 
-/* Everything as it was where the window of m began. */
-static mpr_status go_back(mpr_prepared *p, const LateMark *m, Err *err)
+mpr_status mpri_late_go_back(mpr_prepared *p, const LateMark *m, Err *err)
 {
     PreparedLate *l = &p->late;
     mpr_session *s = p->s;
@@ -254,7 +274,8 @@ static mpr_status go_back(mpr_prepared *p, const LateMark *m, Err *err)
     p->bound = false;
     s->forward_done = false;
     l->n = 0;
-    l->open = l->fresh = false;
+    l->fresh = false;
+    set_open(p, false);
     return mpri_session_zero_grad(s, err);
 }
 
@@ -277,7 +298,8 @@ static mpr_status again(mpr_prepared *p, const LateMark *m, Err *err)
     int64_t steps = p->steps;
     int micro = p->micro;
     bool bound = p->bound, more;
-    TRY(go_back(p, &from, err));
+    if (!p->data) return mpri_late_replay_kept(p, &from, err);
+    TRY(mpri_late_go_back(p, &from, err));
     p->late.again = true;
     mpr_status status = replay(p, steps, micro, err);
     if (status == MPR_OK && bound) status = mpri_prepared_next(p, &more, err);
@@ -294,9 +316,9 @@ static mpr_status look_at_window(mpr_prepared *p, Err *err)
     bool wrong;
     TRY(d->copy_out(d, ledger, data_of(p, l->ledger), sizeof ledger, err));
     TRY(mpri_fault_there(d, &wrong, err));
-    l->open = false;
+    set_open(p, false);
     if (!p->micro) return MPR_OK;
-    if (wrong || ledger[LEDGER_BAD] != 0) return again(p, &l->start, err);
+    if (wrong || ledger[LEDGER_BAD] != 0 || !p->data) return again(p, &l->start, err);
     p->loss_sum = ledger[LEDGER_LOSS];
     return MPR_OK;
 }

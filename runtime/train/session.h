@@ -231,6 +231,11 @@ void mpri_window_take(mpr_session *s);
 /* Exchanges what is bound with what was kept. */
 void mpri_window_swap(mpr_session *s, SessionBatch *b);
 void mpri_window_free(mpr_session *s);
+/* A copy of what is bound; binds what was kept; may so many batches like the bound one be kept? */
+mpr_status mpri_window_keep(mpr_session *s, SessionBatch *b, Err *err);
+mpr_status mpri_window_bind(mpr_session *s, const SessionBatch *b, Err *err);
+bool mpri_window_fits(const mpr_session *s, int batches);
+void mpri_window_batch_free(mpr_session *s, SessionBatch *b);
 
 /* ---- forensics (forensics.c) ---- */
 /* First non-finite tensor of the last forward (and backward): text into buf. False when all are

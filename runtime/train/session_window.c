@@ -17,7 +17,20 @@ static bool any_gradient(const mpr_session *s)
     return false;
 }
 
-static mpr_status keep_inputs(mpr_session *s, SessionBatch *b, Err *err)
+/* `to` gets the contents of `from`, in memory of its own. */
+static mpr_status copy_input(mpr_session *s, SessionInput *to, const SessionInput *from, Err *err)
+{
+    TRY(mpri_session_reserve(s, to, from->bytes, err));
+    void *data = to->data;
+    size_t capacity = to->capacity;
+    *to = *from;
+    to->data = data;
+    to->capacity = capacity;
+    if (from->bytes) memcpy(data, from->data, from->bytes);
+    return MPR_OK;
+}
+
+mpr_status mpri_window_keep(mpr_session *s, SessionBatch *b, Err *err)
 {
     if (!b->inputs) {
         size_t bytes = (size_t)(s->n_inputs + 1) * sizeof(*b->inputs);
@@ -25,18 +38,25 @@ static mpr_status keep_inputs(mpr_session *s, SessionBatch *b, Err *err)
         if (!b->inputs) return mpri_err_nomem(err, bytes);
         memset(b->inputs, 0, bytes);
     }
-    for (int i = 0; i < s->n_inputs; i++) {
-        const SessionInput *from = &s->inputs[i];
-        SessionInput *to = &b->inputs[i];
-        TRY(mpri_session_reserve(s, to, from->bytes, err));
-        void *data = to->data;
-        size_t capacity = to->capacity;
-        *to = *from;
-        to->data = data;
-        to->capacity = capacity;
-        if (from->bytes) memcpy(data, from->data, from->bytes);
-    }
+    for (int i = 0; i < s->n_inputs; i++)
+        TRY(copy_input(s, &b->inputs[i], &s->inputs[i], err));
     return MPR_OK;
+}
+
+mpr_status mpri_window_bind(mpr_session *s, const SessionBatch *b, Err *err)
+{
+    mpri_window_retire(s);
+    s->forward_done = false;
+    for (int i = 0; i < s->n_inputs; i++)
+        TRY(copy_input(s, &s->inputs[i], &b->inputs[i], err));
+    return MPR_OK;
+}
+
+bool mpri_window_fits(const mpr_session *s, int batches)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < s->n_inputs; i++) bytes += s->inputs[i].bytes;
+    return bytes <= KEPT_BYTES / (size_t)batches;
 }
 
 static bool grow(mpr_session *s)
@@ -67,7 +87,7 @@ void mpri_window_retire(mpr_session *s)
         b->forward = s->window_forward;
         b->divisor = s->window_divisor;
         b->kept = !s->window_elsewhere && s->window_bytes + bytes <= KEPT_BYTES &&
-                  keep_inputs(s, b, &quiet) == MPR_OK;
+                  mpri_window_keep(s, b, &quiet) == MPR_OK;
         if (b->kept) s->window_bytes += bytes;
     }
 }
@@ -91,13 +111,16 @@ void mpri_window_swap(mpr_session *s, SessionBatch *b)
     s->forward_done = false;
 }
 
+void mpri_window_batch_free(mpr_session *s, SessionBatch *b)
+{
+    for (int i = 0; b->inputs && i < s->n_inputs; i++)
+        mpri_free(&s->ctx->alloc, b->inputs[i].data);
+    mpri_free(&s->ctx->alloc, b->inputs);
+    b->inputs = NULL;
+}
+
 void mpri_window_free(mpr_session *s)
 {
-    for (int k = 0; k < s->cap_window; k++) {
-        SessionInput *inputs = s->window[k].inputs;
-        for (int i = 0; inputs && i < s->n_inputs; i++)
-            mpri_free(&s->ctx->alloc, inputs[i].data);
-        mpri_free(&s->ctx->alloc, inputs);
-    }
+    for (int k = 0; k < s->cap_window; k++) mpri_window_batch_free(s, &s->window[k]);
     mpri_free(&s->ctx->alloc, s->window);
 }

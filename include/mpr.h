@@ -149,6 +149,8 @@ typedef struct mpr_context_options {
     int threads;           /* 0: as many as the process may use */
     const mpr_limits *limits;
     int no_cuda_graph;     /* 1: kernels are launched one by one; the same bits, slower */
+    int cuda_tune;         /* 1: plans time the algorithms and epilogues of cuBLASLt and keep the fastest, which may
+                            * be others in another process: the last bits are no longer the same in every run */
 } mpr_context_options;
 
 /* A context holds allocator, log sink, limits and device choice. options may be NULL. On failure *out is
@@ -296,6 +298,7 @@ MPR_API MPR_MUST_USE mpr_status mpr_session_export(mpr_session *s, const char *p
 typedef struct mpr_memory_bill { /* bytes per class, exact for the current plan */
     size_t size;
     size_t parameters, gradients, optimizer, activations, activations_lower_bound, constants, inputs;
+    size_t copies; /* of parameters, in 16 bits: kept on a GPU, on the CPU part of the activations */
 } mpr_memory_bill;
 MPR_API MPR_MUST_USE mpr_status mpr_session_memory(mpr_session *s, mpr_memory_bill *out);
 /* Build the plan for the shapes bound so far without running it, and print it: a line per step with its
@@ -477,8 +480,7 @@ MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_create(mpr_context *ctx, mpr
  * calls. A list option takes one more item per set. "none" or an empty value clears an option that has no
  * default; flags take true or false (NULL: true). MPR_E_USAGE names the allowed values, or the nearest name.
  * Keys that concern the program and its context (device, threads, json, quiet, verbose, color, no-progress,
- * no-cuda-graph) may
- * stand in a file too; load passes over them. */
+ * no-cuda-graph, cuda-tune) may stand in a file too; load passes over them. */
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_set(mpr_trainer_options *o, const char *name, const char *value);
 MPR_API MPR_MUST_USE mpr_status mpr_trainer_options_load(mpr_trainer_options *o, const char *yaml_file);
 /* Apply MPR_<NAME> variables, such as MPR_LEARNING_RATE. Lists are separated by commas. */

@@ -202,6 +202,7 @@ speed() {
     local repeat=5 form="with graph"
     [ $short = no ] || repeat=1
     [[ " $* " == *" --no-cuda-graph "* ]] && form="without graph"
+    [[ " $* " == *" --cuda-tune "* ]] && form="with graph, tuned"
     MPR_SHIM_RACES=0 run "$work/speed" "$bench" "$model" --device cuda --precision "$precision" --batch-size "$batch" --repeat $repeat --warmup 3 --json "$@" || status=$?
     if [ $status -ne 0 ] && grep -q NOMEM "$work/speed"; then
         row "mpr $form" "$name $precision" skipped "$(grep -o 'MPR_E_NOMEM.*' "$work/speed" | head -1 | cut -c1-160)"
@@ -249,6 +250,7 @@ speeds() {
     if [ $short = yes ]; then
         make "$gpt" gpt2 2 64 4 500 32 && for g in "${graphs[@]}"; do speed "GPT-2, 2 layers of 64, 64 tokens" "$gpt" 2 fp16 32 ${g:+"$g"}; done
         make "$bert" bert 2 64 4 500 32 && for g in "${graphs[@]}"; do speed "BERT, 2 layers of 64, 64 tokens" "$bert" 2 fp16 32 ${g:+"$g"}; done
+        speed "BERT, 2 layers of 64, 64 tokens" "$bert" 2 fp16 32 --cuda-tune
         row "mpr and PyTorch AMP" "GPT-2 124M at 256 and 16k tokens, BERT-base" skipped "no GPU"
         return
     fi
@@ -265,6 +267,8 @@ speeds() {
             for p in "${precisions[@]}"; do speed "BERT-base, 32 x 128 tokens" "$bert" 32 "$p" 128 ${g:+"$g"}; done
         done
     fi
+    [ -s "$gpt" ] && speed "GPT-2 124M, 16k tokens" "$gpt" 64 fp16 256 --cuda-tune
+    [ -s "$bert" ] && speed "BERT-base, 32 x 128 tokens" "$bert" 32 fp16 128 --cuda-tune
     torch_row "MLP 784-1024-1024-10, batch 64" mlp 64
     torch_row "GPT-2 124M, 256 tokens" gpt2 1
     torch_row "GPT-2 124M, 16k tokens" gpt2 64

@@ -148,7 +148,8 @@ static const void *bench_open(Bench *b, const char *path, const char *precision,
 {
     const char *optim = cli_text(b->cli, "optim");
     mpr_dtype low = !strcmp(precision, "fp16") ? MPR_FLOAT16 : !strcmp(precision, "bf16") ? MPR_BFLOAT16 : MPR_DTYPE_NONE;
-    mpr_context_options co = {.size = sizeof co, .device = cli_text(b->cli, "device"), .threads = threads, .no_cuda_graph = cli_flag(b->cli, "no-cuda-graph")};
+    mpr_context_options co = {.size = sizeof co, .device = cli_text(b->cli, "device"), .threads = threads, .no_cuda_graph = cli_flag(b->cli, "no-cuda-graph"),
+                              .cuda_tune = cli_flag(b->cli, "cuda-tune")};
     mpr_session_options so = {.size = sizeof so, .autocast = low, .eval_autocast = b->train ? MPR_DTYPE_NONE : low,
                               .autocast_profile = cli_is_set(b->cli, "autocast-profile") ? cli_text(b->cli, "autocast-profile") : NULL, .loss = b->train ? cli_text(b->cli, "loss") : NULL,
                               .logits = cli_text(b->cli, "logits"), .seed = (uint64_t)cli_int(b->cli, "seed")};

@@ -243,6 +243,17 @@ static void cut_into_tiles(Job *j, size_t image_bytes)
     j->rest = j->s.n - (j->tiles - 1) * j->tile;
 }
 
+/* Items of one call: all images of a tile, or the groups of one image. */
+static int64_t batch_of(const Job &j, int images)
+{
+    return j.way == WAY_WEIGHT || j.s.group > 1 ? j.s.group : images;
+}
+
+static size_t product_workspace(const Job &j, int64_t outputs)
+{
+    return mpri_cuda_product_workspace(outputs * batch_of(j, j.tile));
+}
+
 static Job job_of(const KernelSig *k)
 {
     Job j = {};
@@ -260,9 +271,7 @@ static Job job_of(const KernelSig *k)
     j.plain = is_plain(s.w);
     j.direct =
         (s.group > 1 && s.ci * s.co <= DIRECT_CHANNELS) || !s.n || !weights || !s.w.out_n || !s.w.in_n;
-    j.columns = MPRI_LT_WORKSPACE;
     if (j.direct) {
-        j.columns = 0;
         j.all = j.way == WAY_WEIGHT ? (size_t)(parts_of(s, &part) * weights) * sizeof(float) : 0;
         return j;
     }
@@ -270,14 +279,17 @@ static Job job_of(const KernelSig *k)
         j.wide = j.bias && j.type != MPR_FLOAT32;
         cut_into_tiles(&j, (j.plain ? 0 : pixels * (size_t)s.ck * size) +
                                (j.wide ? pixels * (size_t)s.co * sizeof(float) : 0));
+        j.columns = product_workspace(j, s.co * (int64_t)s.w.out_n);
         j.second = j.columns + (j.plain ? 0 : aligned((size_t)j.tile * pixels * (size_t)s.ck * size));
         j.all = j.second + (j.wide ? (size_t)j.tile * pixels * (size_t)s.co * sizeof(float) : 0);
     } else if (j.way == WAY_INPUT) {
         j.plain &= !j.bias;
         cut_into_tiles(&j, j.plain ? 0 : pixels * (size_t)s.ck * sizeof(float));
+        j.columns = product_workspace(j, s.ck * (int64_t)s.w.out_n);
         j.all = j.columns + (j.plain ? 0 : (size_t)j.tile * pixels * (size_t)s.ck * sizeof(float));
     } else {
         cut_into_tiles(&j, pixels * (size_t)(s.ck + s.co) * size);
+        j.columns = product_workspace(j, s.co * (int64_t)s.ck);
         j.positions = up_to_8((int64_t)j.tile * s.w.out_n);
         j.second = j.columns + aligned((size_t)(j.positions * s.group * s.ck) * size);
         j.parts = j.second + aligned((size_t)(j.positions * s.group * s.co) * size);
@@ -295,7 +307,8 @@ static mpr_status prepare_tile(const Job &j, int images, const CudaDevice *d, Lt
     LtProduct p = {};
     int64_t out = s.w.out_n, weight = (int64_t)s.co * s.ck;
     p.type = j.type;
-    p.batch = j.way == WAY_WEIGHT || s.group > 1 ? s.group : images;
+    p.batch = batch_of(j, images);
+    p.workspace = j.columns; /* stands before the columns */
     p.out = j.way == WAY_INPUT && !j.plain ? MPR_FLOAT32 : j.type;
     if (j.way == WAY_FORWARD) {
         p.m = s.co, p.n = out, p.k = s.ck;
@@ -496,6 +509,11 @@ static const char *refuse_conv(const KernelSig *s)
     return refuse_windows(&s->in[0], large);
 }
 
+static void describe_conv(const void *held, char *buf, size_t size)
+{
+    mpri_cuda_product_describe(&((const Held *)held)->full, buf, size);
+}
+
 static size_t conv_bytes(const KernelSig *s, int threads)
 {
     (void)threads;
@@ -512,7 +530,7 @@ static double flops_weight(const KernelSig *s) { return flops(&s->out[0], &s->in
 
 #define CONV_ROW(Op, lower, count)                                                                    \
     CUDA_ROW(Op, lower, k_conv<OP_##Op>, .refuse = refuse_conv, .workspace = conv_bytes, .flops = (count), \
-             .prepare = prepare_conv)
+             .prepare = prepare_conv, .describe = describe_conv)
 static const KernelRow rows[] = {
     CONV_ROW(Conv, "conv", flops_conv),
     CONV_ROW(ConvGradInput, "convgradinput", flops_input),

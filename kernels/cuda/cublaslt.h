@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda.h"
 
 #define CUBLASLT_ENTRIES(X)                                                                \
-    X(Create) X(Destroy) X(Matmul) X(MatmulAlgoGetHeuristic) \
+    X(Create) X(Destroy) X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulAlgoConfigGetAttribute) \
     X(MatmulDescInit_internal) X(MatmulDescSetAttribute)                     \
     X(MatrixLayoutInit_internal) X(MatrixLayoutSetAttribute)                 \
     X(MatmulPreferenceInit_internal) X(MatmulPreferenceSetAttribute)

@@ -34,6 +34,7 @@ typedef struct CudaDevice {
     int sms;                /* multiprocessors */
     const CublasLt *lt;     /* NULL: products run on the host */
     void *lt_handle;
+    struct LtTuned **tuned; /* list of what was timed, by shape; Device.tune */
 } CudaDevice;
 
 #ifdef __cplusplus

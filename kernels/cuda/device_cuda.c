@@ -10,7 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/product.h"
 #include "kernels/cuda/tape.h"
 #include "runtime/base/text.h"
 
@@ -29,6 +29,7 @@ typedef struct Cuda {
     Tape tape;
     char *late;             /* pinned: what late_copy brings, DEVICE_LATE_BYTES each */
     cudaEvent_t late_done[DEVICE_LATE];
+    struct LtTuned *tuned;
     Err lost;               /* set: what every call says */
     char name[128];
 } Cuda;
@@ -368,6 +369,7 @@ static void cuda_graph_destroy(Device *d, DeviceGraph *g)
 static void cuda_destroy(Device *d)
 {
     Cuda *u = cuda_of(d);
+    mpri_cuda_tune_forget(&u->c);
     if (u->c.lt_handle) (void)u->c.lt->Destroy(u->c.lt_handle);
     if (u->stream) (void)cudaStreamSynchronize(u->stream);
     mpri_tape_forget(&u->tape, NULL);
@@ -449,12 +451,14 @@ mpr_status mpri_device_cuda(const Alloc *alloc, int index, int threads, Device *
     u->host = host;
     u->c.index = index;
     u->tape.alloc = alloc;
+    u->c.tuned = &u->tuned;
     u->c.d = (Device){.name = "cuda",
                       .kernels = mpri_cuda_kernels(host),
                       .isa = host->isa,
                       .isa_name = u->name,
                       .threads = host->threads,
                       .alloc = alloc,
+                      .fused_update = true,
                       .graphs = true,
                       .mem_alloc = cuda_alloc,
                       .mem_free = cuda_free,

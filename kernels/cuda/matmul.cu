@@ -4,11 +4,14 @@
  *
  * Bias: by the library's epilogue where it has the type of C; else the product goes to a float32 workspace
  * and one kernel adds the bias and rounds once. An activation reads the rounded value before it, as the
- * operator says, in a kernel of its own. Float operands of different types are widened into the workspace.
+ * operator says, in a kernel of its own; with Device.tune also in the epilogue, where that was timed faster
+ * and gives the same: relu of a value that nobody else reads, gelu (tanh form) in float32. Float operands of different types are widened into the workspace.
  * Batches broadcast: one call per run of items that lie evenly apart. */
 #include "kernels/cuda/elementwise.cuh"
 
 #include "kernels/cuda/product.h"
+
+#include <stdio.h>
 
 extern "C" {
 #include "runtime/base/arena.h"
@@ -172,13 +175,15 @@ static size_t product_bytes(const KernelSig *s, int threads)
 
 /* ---- the library ---- */
 
-static mpr_status prepare_product(const KernelSig *s, Device *d, Arena *arena, void **held, Err *err)
+typedef struct ProductHeld {
+    LtHeld alone, fused;
+    bool use_fused;
+    float us_apart; /* of the product and its activation as two, where that was timed */
+} ProductHeld;
+
+static LtProduct describe_product(const Product &p)
 {
-    Product p = product_of(s->op, s->params, s->in, s->n_in, &s->out[0]);
     LtProduct lt = {};
-    if (!s->out[0].n || !p.k) return MPR_OK;
-    LtHeld *h = (LtHeld *)mpri_arena_alloc(arena, sizeof *h);
-    if (!h) return mpri_err_nomem(err, sizeof *h);
     lt.m = p.m, lt.n = p.n, lt.k = p.k;
     lt.trans_a = p.trans_a, lt.trans_b = p.trans_b;
     lt.type = common_type(&p), lt.out = product_type(&p);
@@ -190,8 +195,7 @@ static mpr_status prepare_product(const KernelSig *s, Device *d, Arena *arena, v
     lt.a_align = mpri_cuda_step_align(p.a_step ? p.a_step : p.m * p.k, lt.type);
     lt.b_align = mpri_cuda_step_align(p.b_step ? p.b_step : p.k * p.n, lt.type);
     lt.c_align = mpri_cuda_step_align(p.m * p.n, lt.out);
-    *held = h;
-    return mpri_cuda_product_prepare(&lt, (const CudaDevice *)d, h, err);
+    return lt;
 }
 
 /* ---- around the product ---- */
@@ -239,6 +243,89 @@ __global__ void k_activate(int act, const void *x, void *y, int type, int64_t n)
     }
 }
 
+/* ---- the activation in the epilogue ---- */
+
+/* Whether the library's epilogue means the same as the two kernels, and as which. */
+static LtEpilogue epilogue_for(const Product &p, bool pre)
+{
+    if (product_type(&p) != p.tc || own_bias(&p)) return LT_NOTHING;
+    if (p.act == ACT_RELU && !pre) return LT_RELU;
+    if (p.act == ACT_GELU_TANH && p.tc == MPR_FLOAT32 && (!pre || p.n % 8 == 0)) return LT_GELU;
+    return LT_NOTHING;
+}
+
+typedef struct ActivationTrial {
+    void *data, *queue;
+    int act, type;
+    int64_t n;
+} ActivationTrial;
+
+static mpr_status run_activation(void *user)
+{
+    const ActivationTrial *t = (const ActivationTrial *)user;
+    MPRI_LAUNCH(k_activate, blocks_for(t->n, PRODUCT_THREADS), PRODUCT_THREADS, 0, t->queue, t->act, t->data,
+                t->data, t->type, t->n);
+    return MPR_OK;
+}
+
+/* Microseconds of the activation's kernel; < 0: it could not be timed. */
+static float time_activation(const CudaDevice *d, const Product &p, int64_t n)
+{
+    ActivationTrial t = {NULL, d->d.queue, (int)p.act, (int)p.tc, n};
+    size_t bytes = (size_t)n * mpri_dtype_size(p.tc);
+    float us = -1;
+    if (cudaMalloc(&t.data, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return -1;
+    }
+    if (cudaMemsetAsync(t.data, 0x3c, bytes, (cudaStream_t)t.queue) == cudaSuccess)
+        us = mpri_cuda_time(d, run_activation, &t);
+    (void)cudaStreamSynchronize((cudaStream_t)t.queue);
+    (void)cudaFree(t.data);
+    return us;
+}
+
+static void try_fused(const Product &p, const LtProduct &alone, bool pre, int64_t n, const CudaDevice *d,
+                      ProductHeld *h)
+{
+    LtProduct lt = alone;
+    Err none;
+    lt.epilogue = epilogue_for(p, pre);
+    lt.aux = pre;
+    mpri_err_clear(&none);
+    if (lt.epilogue == LT_NOTHING || !h->alone.found) return;
+    if (mpri_cuda_product_prepare(&lt, d, &h->fused, &none) != MPR_OK || !h->fused.found) return;
+    float act = time_activation(d, p, n), calls = (float)p.calls;
+    h->us_apart = calls * h->alone.us + act;
+    h->use_fused = act >= 0 && calls * h->fused.us < h->us_apart && mpri_cuda_keeps_nan(&lt, d, &h->fused);
+}
+
+static mpr_status prepare_product(const KernelSig *s, Device *device, Arena *arena, void **held, Err *err)
+{
+    const CudaDevice *d = (const CudaDevice *)device;
+    Product p = product_of(s->op, s->params, s->in, s->n_in, &s->out[0]);
+    if (!s->out[0].n || !p.k) return MPR_OK;
+    ProductHeld *h = (ProductHeld *)mpri_arena_alloc(arena, sizeof *h);
+    if (!h) return mpri_err_nomem(err, sizeof *h);
+    *h = ProductHeld{};
+    LtProduct lt = describe_product(p);
+    *held = h;
+    TRY(mpri_cuda_product_prepare(&lt, d, &h->alone, err));
+    if (device->tune && p.act != ACT_NONE)
+        try_fused(p, lt, s->n_out > 1 && mpri_tensor_here(&s->out[1]), s->out[0].n, d, h);
+    return MPR_OK;
+}
+
+static void describe_held(const void *held, char *buf, size_t size)
+{
+    const ProductHeld *h = (const ProductHeld *)held;
+    mpri_cuda_product_describe(h->use_fused ? &h->fused : &h->alone, buf, size);
+    size_t n = strlen(buf);
+    if (h->us_apart > 0)
+        snprintf(buf + n, size - n, h->use_fused ? ", two kernels %.1f us" : ", with its activation %.1f us",
+                 (double)h->us_apart);
+}
+
 static const void *widened(const KernelCall *c, const Tensor *t, DType want, size_t offset)
 {
     if (t->dtype == want) return t->data;
@@ -248,8 +335,9 @@ static const void *widened(const KernelCall *c, const Tensor *t, DType want, siz
     return wide;
 }
 
-/* All calls of the batch. */
-static mpr_status multiply(const KernelCall *c, const Product *p, const void *a, const void *b, void *y)
+/* All calls of the batch. aux: NULL, or where the value before an activation in the epilogue goes. */
+static mpr_status multiply(const KernelCall *c, const Product *p, LtHeld *h, const void *a, const void *b,
+                           void *y, void *aux)
 {
     size_t size = mpri_dtype_size(common_type(p)), out = mpri_dtype_size(product_type(p));
     const void *bias = p->bias && !own_bias(p) ? p->bias->data : NULL;
@@ -260,8 +348,10 @@ static mpr_status multiply(const KernelCall *c, const Product *p, const void *a,
             bo += at % p->dims[d] * p->b_call[d];
             at /= p->dims[d];
         }
-        char *to = (char *)y + (size_t)(i * p->batch * p->m * p->n) * out;
-        TRY(mpri_cuda_product_run((LtHeld *)c->held, p->alpha, (const char *)a + (size_t)ao * size,
+        size_t item = (size_t)(i * p->batch * p->m * p->n) * out;
+        char *to = (char *)y + item;
+        if (aux) TRY(mpri_cuda_product_aux(h, (char *)aux + item));
+        TRY(mpri_cuda_product_run(h, p->alpha, (const char *)a + (size_t)ao * size,
                                   (const char *)b + (size_t)bo * size, bias, to, c->workspace, c->queue));
     }
     return MPR_OK;
@@ -282,10 +372,12 @@ static mpr_status run_product(const KernelCall *c, int op)
         MPRI_LAUNCH(k_empty, blocks, PRODUCT_THREADS, 0, c->queue, bias, first->data, (int)first->dtype, y->n);
     } else {
         bool through = product_type(&p) != p.tc || own_bias(&p);
+        ProductHeld *h = (ProductHeld *)c->held;
         void *to = product_type(&p) != p.tc ? (char *)c->workspace + s.product : first->data;
         const void *a = widened(c, &c->in[0], common_type(&p), s.wide_a),
                    *b = widened(c, &c->in[1], common_type(&p), s.wide_b);
-        TRY(multiply(c, &p, a, b, to));
+        if (h->use_fused) return multiply(c, &p, &h->fused, a, b, y->data, pre ? pre->data : NULL);
+        TRY(multiply(c, &p, &h->alone, a, b, to, NULL));
         if (!own_bias(&p)) bias.v = NULL;
         if (through)
             MPRI_LAUNCH(k_store, blocks, PRODUCT_THREADS, 0, c->queue, (const float *)to, bias, first->data,
@@ -326,7 +418,8 @@ static double product_flops(const KernelSig *s)
 
 #define PRODUCT_ROW(Op, lower, fn)                                                            \
     CUDA_ROW(Op, lower, fn, .refuse = refuse_product, .workspace = product_bytes,             \
-             .flops = product_flops, .prepare = prepare_product)
+             .flops = product_flops, .prepare = prepare_product,               \
+             .describe = describe_held)
 static const KernelRow rows[] = {
     PRODUCT_ROW(MatMul, "matmul", k_matmul),
     PRODUCT_ROW(Gemm, "gemm", k_gemm),

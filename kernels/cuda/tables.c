@@ -33,6 +33,7 @@
     X(norm_batch)        \
     X(norm_lp)           \
     X(dropout)           \
+    X(random)            \
     X(pool)              \
     X(softmax)           \
     X(rotary)            \

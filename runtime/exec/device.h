@@ -31,6 +31,11 @@ struct Device {
                                    they return it */
     uint64_t *counter;          /* in the device's memory: seed and step of the pass, for recorded
                                    launches, which are run again with other numbers; NULL: none */
+    bool fused_update;          /* the optimizer's kernel unscales and clips as it reads the gradients, and
+                                   writes the parameters' 16-bit copies, which are kept; else gradients
+                                   are scaled in passes of their own and weights are cast in each step,
+                                   which takes less memory */
+    bool tune;                  /* plans time what a library offers and keep the fastest */
     bool graphs;                /* plans may record their segments and run them as graphs */
     /* Memory of the device, 64-byte aligned, zeroed (every page touched) before it is returned.
      * MPR_E_NOMEM says what was asked for and, where the device knows, what is free. */

@@ -95,6 +95,8 @@ typedef struct KernelRow {
      * of pointers), in memory of `arena`, which lives as long as the plan. NULL: nothing. */
     mpr_status (*prepare)(const KernelSig *sig, struct Device *d, struct Arena *arena, void **held,
                           Err *err);
+    /* What prepare chose, as text for the plan: "" says nothing. NULL: nothing to say. */
+    void (*describe)(const void *held, char *buf, size_t size);
 } KernelRow;
 
 typedef struct KernelTable { const KernelRow *rows; int n; } KernelTable;

@@ -42,6 +42,11 @@ static void put_step(Text *out, const Plan *p, int i)
     if (s->on_host) mpri_text_put(out, "  on host");
     if (s->workspace_bytes) mpri_text_add(out, "  workspace %zu", s->workspace_bytes);
     if (*n->name) mpri_text_add(out, "  @ %s", mpri_err_name(n->name));
+    if (s->row->describe && s->call.held) {
+        char chosen[256] = "";
+        s->row->describe(s->call.held, chosen, sizeof chosen);
+        if (*chosen) mpri_text_add(out, "\n       by: %s", chosen);
+    }
     if (*s->skipped) mpri_text_add(out, "\n       not: %s", s->skipped);
     mpri_text_put(out, "\n");
 }
@@ -98,6 +103,8 @@ mpr_status mpri_plan_print(const Plan *p, Text *out)
                   " %12zu\n",
                   mpri_store_bytes(p->store, SLOT_PARAM), mpri_store_bytes(p->store, SLOT_GRAD),
                   mpri_store_bytes(p->store, SLOT_MOMENT), mpri_store_bytes(p->store, SLOT_STATE));
+    if (p->device->fused_update)
+        mpri_text_add(out, "  16-bit copies%11zu\n", mpri_store_bytes(p->store, SLOT_COPY));
     mpri_text_add(out,
                   "  constants    %12zu\n  arena        %12zu  (inputs %zu; live-set lower bound "
                   "%zu)\n",

@@ -20,6 +20,7 @@ static mpr_status open_cuda(const mpr_context *ctx, int index, Device **out, Err
     if (mpri_device_cuda) {
         TRY(mpri_device_cuda(&ctx->alloc, index, ctx->threads, out, err));
         if (ctx->no_graphs) (*out)->graphs = false;
+        (*out)->tune = ctx->tune;
         return MPR_OK;
     }
     mpri_err_set(err, MPR_E_DEVICE, "this build has no CUDA support");
@@ -71,6 +72,7 @@ static mpr_status fill_context(mpr_context *ctx, const mpr_context_options *o, E
 {
     ctx->threads = o->threads;
     ctx->no_graphs = o->no_cuda_graph;
+    ctx->tune = o->cuda_tune != 0;
     if (o->threads < 0 || o->threads > 4096) {
         mpri_err_set(err, MPR_E_USAGE,
                      "threads is %d; allowed are 0 (as many as the process may use) to 4096",

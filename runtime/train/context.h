@@ -15,6 +15,7 @@ struct mpr_context {
     char device[16]; /* "cpu", "null" or "cuda:N" */
     int threads;
     bool no_graphs;   /* of a device that can record */
+    bool tune;        /* a device that can time its libraries does */
 };
 
 struct mpr_model {

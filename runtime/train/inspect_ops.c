@@ -94,14 +94,14 @@ static mpr_status put_types(Inspect *i, const OpDef *op, Text *out)
     return MPR_OK;
 }
 
-/* "cpu ref": where kernels stand, fastest first. */
-static void put_kernels(const KernelSet *set, const OpDef *op, Text *out)
+/* NULL in a build without CUDA. */
+extern const KernelTable *mpri_cuda_tables(int *n) __attribute__((weak));
+
+static void put_tables(const KernelTable *tables, int n_tables, const OpDef *op, size_t start, Text *out)
 {
-    size_t start = out->len;
-    if (op->flags & OPF_VIEW) mpri_text_put(out, "view ");
-    for (int t = 0; t < set->n; t++)
-        for (int k = 0; k < set->tables[t].n; k++) {
-            const KernelRow *row = &set->tables[t].rows[k];
+    for (int t = 0; t < n_tables; t++)
+        for (int k = 0; k < tables[t].n; k++) {
+            const KernelRow *row = &tables[t].rows[k];
             size_t n = strcspn(row->name, ".");
             char device[32];
             if (row->op != op->id || n + 2 > sizeof device) continue;
@@ -109,6 +109,17 @@ static void put_kernels(const KernelSet *set, const OpDef *op, Text *out)
             memcpy(device + n, " ", 2);
             if (!out->text || !strstr(out->text + start, device)) mpri_text_put(out, device);
         }
+}
+
+/* "cuda cpu ref": which devices have kernels, whatever the device at hand. */
+static void put_kernels(const KernelSet *set, const OpDef *op, Text *out)
+{
+    size_t start = out->len;
+    int n = 0;
+    const KernelTable *cuda = mpri_cuda_tables ? mpri_cuda_tables(&n) : NULL;
+    if (op->flags & OPF_VIEW) mpri_text_put(out, "view ");
+    put_tables(cuda, n, op, start, out);
+    put_tables(set->tables, set->n, op, start, out);
     if (out->len > start) out->text[--out->len] = '\0';
 }
 

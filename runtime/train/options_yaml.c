@@ -131,7 +131,8 @@ static mpr_status set(Reader *r, const char *key)
 static bool of_program(const char *key)
 {
     static const char *const keys[] = {"device", "threads", "json",  "quiet",
-                                       "verbose", "color",  "no-progress", "no-cuda-graph"};
+                                       "verbose", "color",  "no-progress", "no-cuda-graph",
+                                       "cuda-tune"};
     char name[32];
     size_t n = 0;
     for (; key[n] && n + 1 < sizeof(name); n++) name[n] = key[n] == '_' ? '-' : key[n];

@@ -17,6 +17,25 @@ struct Desc {
     cublasOperation_t a, b;
     cublasLtEpilogue_t epilogue;
     const void *bias;
+    void *aux; /* the value before gelu */
+    int64_t aux_ld, aux_step;
+    bool has_bias() const
+    {
+        return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS ||
+               epilogue == CUBLASLT_EPILOGUE_GELU_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    }
+    bool has_aux() const
+    {
+        return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    }
+    bool relu() const
+    {
+        return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+    }
+    bool gelu() const
+    {
+        return has_aux() || epilogue == CUBLASLT_EPILOGUE_GELU || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+    }
 };
 struct Layout {
     cudaDataType_t type;
@@ -48,7 +67,7 @@ cublasStatus_t desc_init(cublasLtMatmulDesc_t d, size_t size, cublasComputeType_
 {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     memset((void *)d, 0, size);
-    *(Desc *)d = Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr};
+    *(Desc *)d = Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const void *value,
@@ -60,9 +79,12 @@ cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t w
     case CUBLASLT_MATMUL_DESC_TRANSB: memcpy(&p->b, value, size); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE: memcpy(&p->epilogue, value, size); break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: memcpy(&p->bias, value, size); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: memcpy(&p->aux, value, size); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: memcpy(&p->aux_ld, value, size); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: memcpy(&p->aux_step, value, size); break;
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    bool known = p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    bool known = p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->has_bias() || p->relu() || p->gelu();
     return known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -105,17 +127,33 @@ bool agree(const Desc *d, const Layout *a, const Layout *b, const Layout *c)
     uint64_t m = d->a == CUBLAS_OP_N ? a->rows : a->cols, ka = d->a == CUBLAS_OP_N ? a->cols : a->rows;
     uint64_t n = d->b == CUBLAS_OP_N ? b->cols : b->rows, kb = d->b == CUBLAS_OP_N ? b->rows : b->cols;
     bool types = a->type == b->type && (c->type == a->type || c->type == CUDA_R_32F);
+    if (d->has_aux() && (d->aux_ld < (int64_t)c->rows || d->aux_ld % 8)) return false;
     return m == c->rows && n == c->cols && ka == kb && types && a->batch == c->batch &&
            b->batch == c->batch && m && n && ka;
 }
 
 cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
                          cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t,
-                         cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *out, int *found)
+                         cublasLtMatmulPreference_t, int wanted, cublasLtMatmulHeuristicResult_t *out, int *found)
 {
-    memset((void *)out, 0, sizeof *out);
-    *found = agree((const Desc *)d, (const Layout *)a, (const Layout *)b, (const Layout *)c);
+    const int there = 3; /* algorithms that differ in their number alone */
+    bool can = agree((const Desc *)d, (const Layout *)a, (const Layout *)b, (const Layout *)c);
+    *found = !can ? 0 : wanted < there ? wanted : there;
+    for (int i = 0; i < *found; i++) {
+        memset((void *)&out[i], 0, sizeof out[i]);
+        out[i].algo.data[0] = 20 + (uint64_t)i;
+    }
     return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what, void *value,
+                      size_t size, size_t *written)
+{
+    int32_t v = what == CUBLASLT_ALGO_CONFIG_ID ? (int32_t)algo->data[0] : 1;
+    if (size != sizeof v) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(value, &v, sizeof v);
+    *written = sizeof v;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 /* Column-major D = alpha op(A) op(B) (+ bias per row of D) is row-major D' = op(B)' op(A)'. */
@@ -127,7 +165,10 @@ cudaError_t run(Desc d, Layout a, Layout b, Layout c, float alpha, const void *p
     g.ta = type_of(b.type), g.tb = type_of(a.type), g.tc = g.tbias = type_of(c.type);
     g.trans_a = d.b == CUBLAS_OP_T, g.trans_b = d.a == CUBLAS_OP_T;
     g.a = pb, g.b = pa, g.c = pd;
-    g.bias = d.epilogue == CUBLASLT_EPILOGUE_BIAS ? d.bias : nullptr;
+    g.bias = d.has_bias() ? d.bias : nullptr;
+    g.act = d.relu() ? GEMM_RELU : d.gelu() ? GEMM_GELU_TANH : GEMM_NONE;
+    g.pre = d.has_aux() ? d.aux : nullptr;
+    if (g.pre && (d.aux_ld != c.ld || d.aux_step != c.step)) return cudaErrorInvalidValue;
     g.lda = b.ld, g.ldb = a.ld, g.ldc = c.ld;
     g.alpha = alpha;
     g.batch = c.batch, g.c_step = c.step;
@@ -160,7 +201,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alph
     return e == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-const CublasLt entries = {create,    destroy,    matmul,     heuristic,       desc_init,
+const CublasLt entries = {create,    destroy,    matmul,     heuristic, config, desc_init,
                           desc_set,  layout_init, layout_set, preference_init, preference_set};
 
 } /* namespace */

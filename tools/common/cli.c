@@ -26,6 +26,7 @@ static const CliRow common_rows[] = {
     {"color", 0, NULL, CLI_STRING, "auto", "auto|always|never", "WHEN", "colour on the terminal (NO_COLOR is honoured)", "common"},
     {"device", 0, NULL, CLI_STRING, "cpu", NULL, "DEVICE", "cpu, cuda, cuda:N or auto", "common"},
     {"no-cuda-graph", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "launch CUDA kernels one by one: same bits, slower", "common"},
+    {"cuda-tune", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "time the algorithms of matrix products on the GPU and keep the fastest: runs may differ in the last bits", "common"},
     {"threads", 0, NULL, CLI_INT, "0", NULL, "N", "threads; 0 = as many as the process may use", "common"},
     {"seed", 0, NULL, CLI_INT, "42", NULL, "N", "seed of everything random", "common"},
     {"version", 0, NULL, CLI_FLAG, NULL, NULL, NULL, "print the version and stop", "common"},
@@ -586,7 +587,8 @@ static void log_sink(void *user, mpr_log_level level, const char *message)
 int cli_context(Cli *cli)
 {
     mpr_context_options o = {.size = sizeof o, .log = log_sink, .log_user = cli, .device = cli_text(cli, "device"),
-                             .threads = (int)cli_int(cli, "threads"), .no_cuda_graph = cli_flag(cli, "no-cuda-graph")};
+                             .threads = (int)cli_int(cli, "threads"), .no_cuda_graph = cli_flag(cli, "no-cuda-graph"),
+                             .cuda_tune = cli_flag(cli, "cuda-tune")};
     if (cli_int(cli, "threads") < 0 || cli_int(cli, "threads") > 1024)
         return cli_usage(cli, "0 takes as many as the process may use", "--threads takes 0 to 1024, found %s", cli_text(cli, "threads"));
     if (mpr_context_create(&o, &cli->ctx) != MPR_OK) return cli_fail(cli, cli->ctx);

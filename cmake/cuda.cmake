@@ -55,7 +55,7 @@ function(mpr_cuda_room)
     get_filename_component(name ${source} NAME)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     set(own "")
-    if(name MATCHES "^(update|random)\\.cu$") # the bits of the CPU: every operation rounds
+    if(name MATCHES "^(update.*|random)\\.cu$") # the bits of the CPU: every operation rounds
       set(own -fmad=false)
     endif()
     add_custom_command(OUTPUT ${object}

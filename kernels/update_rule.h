@@ -12,7 +12,17 @@
 
 /* Inputs of UnscaleCheck, ClipGradNorm, SgdStep, AdamStep begin with the state and one slot. */
 enum { UPDATE_FIRST = 2, UPDATE_BLOCK = 4096, UPDATE_SUMS = 16 };
-enum { STATE_FOUND, STATE_SQUARES, STATE_NORM, STATE_STEP, STATE_SKIPPED };
+/* Inputs of the optimizers that belong to parameters; the 16-bit copies are behind them. */
+static inline int mpri_update_end(int n_in, Ints copy_of) { return n_in - (int)copy_of.n; }
+enum {
+    STATE_FOUND,
+    STATE_SQUARES,
+    STATE_NORM,
+    STATE_STEP,
+    STATE_SKIPPED,
+    STATE_INVERSE, /* factors that gradients were not multiplied by yet; 0: none */
+    STATE_FACTOR
+};
 
 /* 1 / scale, rounded once. */
 MPRI_RULE float mpri_rule_inverse(float scale) { return (float)(1.0 / (double)scale); }
@@ -34,6 +44,35 @@ MPRI_RULE float mpri_rule_clip(double *state, double max_norm)
     if (state[STATE_FOUND] != 0 || max_norm == 0) return 1;
     double factor = max_norm / (norm + 1e-6);
     return factor < 1 ? (float)factor : 1;
+}
+
+/* Gradients as the step sees them. */
+typedef struct KeptRule {
+    float inverse, factor; /* 1 where nothing was kept */
+} KeptRule;
+
+/* A factor of 0 is kept as -0. */
+MPRI_RULE double mpri_rule_keep(float factor) { return factor == 0 ? -0.0 : (double)factor; }
+
+MPRI_RULE float mpri_kept_factor(double kept)
+{
+    if (kept == 0) return signbit(kept) ? 0.0f : 1.0f;
+    return (float)kept;
+}
+
+MPRI_RULE KeptRule mpri_rule_kept(const double *state)
+{
+    KeptRule r;
+    r.inverse = mpri_kept_factor(state[STATE_INVERSE]);
+    r.factor = mpri_kept_factor(state[STATE_FACTOR]);
+    return r;
+}
+
+MPRI_RULE float mpri_update_kept(KeptRule r, float g)
+{
+    if (r.inverse != 1) g *= r.inverse;
+    if (r.factor != 1) g *= r.factor;
+    return g;
 }
 
 /* False: the step is skipped. Else the step count has grown. */
@@ -184,6 +223,12 @@ static inline double mpri_update_factor(const Floats *f, int64_t param)
 static inline float mpri_update_inverse(const KernelCall *c)
 {
     return mpri_rule_inverse(*(const float *)c->in[1].data);
+}
+
+/* Left for the step instead of done. */
+static inline bool mpri_update_keeps(const KernelCall *c)
+{
+    return c->params && ((const KeepParams *)c->params)->keep != 0;
 }
 
 static inline float mpri_update_clip(const KernelCall *c)

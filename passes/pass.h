@@ -56,6 +56,7 @@ typedef struct PassOptions {
     float dropout;
     BatchNormMode batch_norm;
     bool bn_train;        /* BN_TRAIN, BN_EVALUATE: all nodes, not only those that the file has in training mode */
+    bool keep_copies;     /* 16-bit copies of parameters are slots: see passes/copies.c */
     bool no_fuse;         /* keep all named values (mpr-run --keep) */
     const char *dump_after; /* NULL, a pass name or "all" */
 } PassOptions;
@@ -109,6 +110,7 @@ mpr_status mpri_pass_attention(PassCtx *, Graph *, bool *, Err *); /* MatMul, So
 mpr_status mpri_pass_running(PassCtx *, Graph *, bool *, Err *);   /* updates of running statistics */
 mpr_status mpri_pass_autodiff(PassCtx *, Graph *, bool *, Err *);
 mpr_status mpri_pass_lower(PassCtx *, Graph *, bool *, Err *);     /* MatMul, Gemm, Linear -> FusedMatMul; transposes into it */
+mpr_status mpri_pass_copies(PassCtx *, Graph *, bool *, Err *);    /* casts of parameters become slots */
 mpr_status mpri_pass_recompute(PassCtx *, Graph *, bool *, Err *); /* 16-bit values that backward can make again */
 mpr_status mpri_pass_fuse(PassCtx *, Graph *, bool *, Err *);      /* bias + activation epilogues, casts into kernels */
 mpr_status mpri_pass_schedule(PassCtx *, Graph *, bool *, Err *);  /* order that frees memory early */
@@ -116,6 +118,9 @@ mpr_status mpri_pass_schedule(PassCtx *, Graph *, bool *, Err *);  /* order that
 /* passes/loss_count.c: an f32 scalar. MPR_E_USAGE when the loss is not a mean over labels; name: of the loss. */
 #define MPRI_LOSS_COUNT "mpr.loss_count"
 mpr_status mpri_loss_count(Builder *b, Value *loss, const char *name, Value **count);
+
+/* passes/copies.c: name of the slot that holds the parameter's slot `master` ("param:NAME") in type t. */
+const char *mpri_copy_name(Arena *a, const char *master, DType t);
 
 /* Node.why of a node that autocast lets compute in f32 for the sake of a scalar, and of the Cast behind it. */
 extern const char mpri_autocast_inside[];

@@ -28,6 +28,8 @@ static const PassRow rows[] = {
     {"running", STAGE_BIND, mpri_pass_running, "updates of running statistics"},
     {"autodiff", STAGE_BIND, mpri_pass_autodiff, "the backward segment"},
     {"lower", STAGE_BIND, mpri_pass_lower, "matrix products in their one internal form"},
+    {"copies", STAGE_BIND, mpri_pass_copies,
+     "16-bit parameters that the optimizer writes, where the device keeps them"},
     {"recompute", STAGE_BIND, mpri_pass_recompute, "what is cheap made again, not kept for backward"},
     {"fuse", STAGE_BIND, mpri_pass_fuse, "epilogues and casts inside the kernels"},
     {"schedule", STAGE_BIND, mpri_pass_schedule, "an order that frees memory early"},

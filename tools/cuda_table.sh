@@ -26,7 +26,7 @@ echo "|---|---|---|---|---|---|"
 status=0
 for source in "${sources[@]}"; do
     name=$(basename "$source" .cu) own=()
-    case $name in update | random) own=(-fmad=false) ;; esac
+    case $name in update* | random) own=(-fmad=false) ;; esac
     "$nvcc" -cubin -O3 -std=c++20 "${own[@]}" -arch="sm_$arch" -Xptxas -v -DMPR_MINIMAL=0 -D_GNU_SOURCE -I. -Iinclude \
         -o /dev/null "$source" 2>"$log" || { cat "$log" >&2; exit 2; }
     c++filt <"$log" | awk -v family="$name" -v threads="$threads" -v memory=$((memory * 1024)) -v block="${BLOCK:-256}" '

@@ -41,6 +41,7 @@
     X(conv)              \
     X(attention)         \
     X(attention_grad)    \
+    X(update_scale)      \
     X(update)
 
 #define DECLARE(family) extern const KernelTable mpri_cuda_##family;

@@ -19,7 +19,8 @@
 
 typedef enum ValueKind { VAL_NODE, VAL_INPUT, VAL_CONST, VAL_SLOT } ValueKind;
 
-typedef enum SlotClass { SLOT_PARAM, SLOT_GRAD, SLOT_MOMENT, SLOT_STATE } SlotClass;
+/* SLOT_COPY: a parameter in 16 bits beside its master, written whenever the master is. */
+typedef enum SlotClass { SLOT_PARAM, SLOT_GRAD, SLOT_MOMENT, SLOT_COPY, SLOT_STATE } SlotClass;
 
 typedef enum Segment { SEG_FORWARD, SEG_BACKWARD, SEG_UPDATE } Segment;
 

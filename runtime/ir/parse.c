@@ -152,7 +152,7 @@ static mpr_status read_slot(Reader *r)
     TRY(mpri_read_expect(r, ":"));
     TRY(mpri_read_type(r, &dtype, &shape));
     while (cls <= SLOT_STATE && !mpri_read_keyword(r, mpri_slot_class_names[cls])) cls++;
-    if (cls > SLOT_STATE) return mpri_read_fail(r, "expected param, grad, moment or state");
+    if (cls > SLOT_STATE) return mpri_read_fail(r, "expected param, grad, moment, copy or state");
     TRY(read_of(r, &param));
     Value *v;
     return read_slot_rest(r, name, (SlotClass)cls, dtype, &shape, param, &v);

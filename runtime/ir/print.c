@@ -104,7 +104,8 @@ static void put_contents(Text *t, DType dtype, const Shape *shape, const void *d
 /* ---- declarations ---- */
 
 const char *const mpri_slot_class_names[] = {
-    [SLOT_PARAM] = "param", [SLOT_GRAD] = "grad", [SLOT_MOMENT] = "moment", [SLOT_STATE] = "state"};
+    [SLOT_PARAM] = "param", [SLOT_GRAD] = "grad", [SLOT_MOMENT] = "moment", [SLOT_COPY] = "copy",
+    [SLOT_STATE] = "state"};
 const char *const mpri_segment_names[] =
     {[SEG_FORWARD] = "forward", [SEG_BACKWARD] = "backward", [SEG_UPDATE] = "update"};
 

@@ -448,13 +448,18 @@ typedef struct RecurrentParams {
 } RecurrentParams;
 
 /* ---- update: see runtime/op/update.c for the inputs of each operator ---- */
+typedef struct KeepParams { /* UnscaleCheck, ClipGradNorm */
+    int64_t keep;                /* 1: gradients stay, the factor is kept in the state for the step */
+} KeepParams;
 typedef struct AdamParams {
     int64_t decoupled;           /* 1: AdamW; 0: L2 term added to the gradient */
     Floats decay_scale, lr_scale; /* one per parameter; empty = all 1 */
+    Ints copy_of;                 /* the parameter of each copy that is behind the parameters */
 } AdamParams;
 typedef struct SgdParams {
     int64_t nesterov;
     Floats decay_scale, lr_scale; /* one per parameter; empty = all 1 */
+    Ints copy_of;
 } SgdParams;
 
 #endif

@@ -11,10 +11,17 @@
  *     left), blocks added in order, then tensors in order.
  *     state[0] = 1 if found, else unchanged 0 (set to 0 by the caller at the start of an update);
  *     state[1] = sum of squares; state[2] = f64(f32(sqrt(sum))), the norm.
+ *     keep: g stays as it is, and state[5] = inv: what g has still to be multiplied by. Else state[5] = 0,
+ *     which stands for 1 (-0 for 0). state[6] = 0.
  * ClipGradNorm(state, max_norm f32 scalar slot, g_0 … g_n)
  *     norm = sqrt(state[1]) in f64; state[2] = f32(norm). Unless state[0] is set or max_norm is 0:
  *     factor = f32(min(1, max_norm / (norm + 1e-6))), the quotient in f64; g = g * factor.
+ *     keep: g stays, and state[6] = factor.
+ * ScaleGrads(state, scale f32 scalar slot, g_0 … g_n)                 what was kept is done
+ *     g = g * state[5], then g = g * state[6], where these are not 0; they are 0 afterwards. scale is
+ *     not read.
  * SgdStep(state, hyper f64[8] slot, then p, g, buf per parameter)      torch.optim.SGD
+ *     g is multiplied by state[5] and state[6] as ScaleGrads does, and stays as it is; AdamStep too.
  *     d = g + wd * p (wd 0: g); momentum 0: buf is absent and unused. buf = first step ? d : momentum * buf +
  *     (1 - dampening) * d; d = nesterov ? d + momentum * buf : buf; p = p - lr * d.
  * AdamStep(state, hyper, then p, g, m, v per parameter)                torch.optim.Adam, AdamW
@@ -22,6 +29,10 @@
  *     v = b2 * v + (1 - b2) * g * g; with t = step count: step_size = f32(lr / (1 - b1^t)) and
  *     bc = f32(sqrt(1 - b2^t)), both computed in f64;
  *     p = p - step_size * (m / (sqrt(v) / bc + eps)).
+ * Behind the parameters both may have copies, f16 or bf16 slots: copy k is that of parameter copy_of[k]
+ *     and gets the new p, rounded as Cast rounds it. copy_of does not fall; a parameter may have two.
+ * CopyParams(then p, copy per copy)                                   copies whose p was set by the host
+ *     copy = p, rounded as Cast rounds it.
  * Both steps do nothing when state[0] is set; else state[3], the step count, grows by one first.
  *     state[4] = 1 when the step was skipped, else 0: it stays until the next step.
  *     One step operator per state: the count is its own.
@@ -48,16 +59,22 @@
  *     to = from unless a step is held: what a window that is run again begins with. */
 #include "runtime/op/rules.h"
 
+static const AttrRow keep_attrs[] = {
+    ATTR_FLAG(KeepParams, keep, "keep", 0),
+    ATTR_END,
+};
 static const AttrRow adam_attrs[] = {
     ATTR_FLAG(AdamParams, decoupled, "decoupled", 1),
     ATTR(AdamParams, decay_scale, "decay_scale", FLOATS),
     ATTR(AdamParams, lr_scale, "lr_scale", FLOATS),
+    ATTR(AdamParams, copy_of, "copy_of", INTS),
     ATTR_END,
 };
 static const AttrRow sgd_attrs[] = {
     ATTR_FLAG(SgdParams, nesterov, "nesterov", 0),
     ATTR(SgdParams, decay_scale, "decay_scale", FLOATS),
     ATTR(SgdParams, lr_scale, "lr_scale", FLOATS),
+    ATTR(SgdParams, copy_of, "copy_of", INTS),
     ATTR_END,
 };
 
@@ -73,13 +90,13 @@ static mpr_status check_slot(InferCtx *c, int k, DType t, const Shape *shape, co
     return mpri_op_expect_shape(c, k, shape, what);
 }
 
-/* From FIRST on, groups of `size` slots with one shape each, all f32. The last may be absent when
- * it is optional. */
-static mpr_status check_groups(InferCtx *c, int size, bool last_optional)
+/* From FIRST on, groups of `size` slots with one shape each, all f32, before `copies` other inputs. The
+ * last of a group may be absent when it is optional. */
+static mpr_status check_groups(InferCtx *c, int size, bool last_optional, int64_t copies)
 {
-    int n = c->n->n_in - FIRST;
+    int n = c->n->n_in - FIRST - (int)copies;
     TRY(check_slot(c, 0, MPR_FLOAT64, &(Shape){.rank = 1, .d = {8}}, "state"));
-    if (n % size)
+    if (n < 0 || n % size)
         return mpri_err_set(c->err, MPR_E_INTERNAL, "%s takes groups of %d slots, found %d",
                             c->n->op->name, size, n);
     for (int k = 0; k < n; k++) {
@@ -90,9 +107,24 @@ static mpr_status check_groups(InferCtx *c, int size, bool last_optional)
     return MPR_OK;
 }
 
-static mpr_status check_factors(InferCtx *c, int size, Floats decay, Floats rate)
+static const TypeSet low = TS(MPR_FLOAT16) | TS(MPR_BFLOAT16);
+
+/* Input k is a copy of input p. */
+static mpr_status check_copy(InferCtx *c, int k, int p)
 {
-    int64_t n = (c->n->n_in - FIRST) / size;
+    TRY(mpri_op_check_type(c, k, low));
+    return mpri_op_expect_shape(c, k, op_shape(c, p), "16-bit copy of a parameter");
+}
+
+static mpr_status check_factors(InferCtx *c, int size, Floats decay, Floats rate, Ints copies)
+{
+    int64_t n = (c->n->n_in - FIRST - copies.n) / size;
+    for (int64_t i = 0; i < copies.n; i++) {
+        if (copies.v[i] < (i ? copies.v[i - 1] : 0) || copies.v[i] >= n)
+            return mpri_err_set(c->err, MPR_E_INTERNAL, "%s: copy %lld is of parameter %lld of %lld",
+                                c->n->op->name, (long long)i, (long long)copies.v[i], (long long)n);
+        TRY(check_copy(c, (int)(FIRST + n * size + i), (int)(FIRST + copies.v[i] * size)));
+    }
     TRY(check_slot(c, 1, MPR_FLOAT64, &(Shape){.rank = 1, .d = {8}}, "hyper"));
     if ((decay.n && decay.n != n) || (rate.n && rate.n != n))
         return mpri_err_set(c->err, MPR_E_INTERNAL,
@@ -114,7 +146,7 @@ static mpr_status infer_gradients(InferCtx *c)
 {
     const Shape scalar = op_scalar();
     TRY(check_slot(c, 1, MPR_FLOAT32, &scalar, "scale or max_norm"));
-    return check_groups(c, 1, false);
+    return check_groups(c, 1, false, 0);
 }
 
 static mpr_status infer_loss_scale(InferCtx *c)
@@ -176,15 +208,24 @@ static mpr_status infer_ledger_keep(InferCtx *c)
 static mpr_status infer_sgd(InferCtx *c)
 {
     const SgdParams *p = c->n->params;
-    TRY(check_groups(c, 3, true));
-    return check_factors(c, 3, p->decay_scale, p->lr_scale);
+    TRY(check_groups(c, 3, true, p->copy_of.n));
+    return check_factors(c, 3, p->decay_scale, p->lr_scale, p->copy_of);
 }
 
 static mpr_status infer_adam(InferCtx *c)
 {
     const AdamParams *p = c->n->params;
-    TRY(check_groups(c, 4, false));
-    return check_factors(c, 4, p->decay_scale, p->lr_scale);
+    TRY(check_groups(c, 4, false, p->copy_of.n));
+    return check_factors(c, 4, p->decay_scale, p->lr_scale, p->copy_of);
+}
+
+static mpr_status infer_copies(InferCtx *c)
+{
+    for (int k = 0; k + 1 < c->n->n_in; k += 2) {
+        TRY(mpri_op_check_type(c, k, TS(MPR_FLOAT32)));
+        TRY(check_copy(c, k + 1, k));
+    }
+    return MPR_OK;
 }
 
 /* Written: every input but the second. Parameters, gradients and moments alternate, and a mask
@@ -203,11 +244,16 @@ const OpDef mpri_op_AccumulateGrad = {
 const OpDef mpri_op_UnscaleCheck = {
     MPRI_OP(UnscaleCheck, "mpr", "update"),
     .help = "gradients times 1/scale, found-inf and sum of squares",
-    UPDATE_ALL, .infer = infer_gradients,
+    UPDATE_ALL, PARAMS(KeepParams, keep_attrs), .infer = infer_gradients,
 };
 const OpDef mpri_op_ClipGradNorm = {
     MPRI_OP(ClipGradNorm, "mpr", "update"),
     .help = "scale gradients down to a global norm", UPDATE_ALL,
+    PARAMS(KeepParams, keep_attrs), .infer = infer_gradients,
+};
+const OpDef mpri_op_ScaleGrads = {
+    MPRI_OP(ScaleGrads, "mpr", "update"),
+    .help = "factors that were kept for the step go into the gradients", UPDATE_ALL,
     .infer = infer_gradients,
 };
 const OpDef mpri_op_SgdStep = {
@@ -219,6 +265,11 @@ const OpDef mpri_op_AdamStep = {
     MPRI_OP(AdamStep, "mpr", "update"),
     .help = "Adam or AdamW, unless found-inf is set", UPDATE_ALL,
     PARAMS(AdamParams, adam_attrs), .infer = infer_adam,
+};
+const OpDef mpri_op_CopyParams = {
+    MPRI_OP(CopyParams, "mpr", "update"),
+    .help = "16-bit copies of parameters written anew", UPDATE,
+    .min_in = 2, .max_in = -1, .writes = ~(uint32_t)0, .infer = infer_copies,
 };
 const OpDef mpri_op_LossScale = {
     MPRI_OP(LossScale, "mpr", "update"),

@@ -260,6 +260,7 @@ static mpr_status apply_weights(Loader *l)
     const char *const *names, *const *slots;
     int n;
     TRY(mpri_session_saved(l->s, &l->arena, &names, &slots, &n, l->err));
+    l->s->copies_stale = true;
     for (int i = 0; i < n; i++)
         TRY(copy_in(l, &l->weights, names[i], mpri_store_find(&l->s->store, slots[i])));
     return MPR_OK;

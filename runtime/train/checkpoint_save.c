@@ -73,6 +73,7 @@ static mpr_status slot_tensors(mpr_session *s, const char *const *slots, int n, 
 {
     mpr_tensor *t = ARENA_ARRAY(arena, mpr_tensor, n + 1);
     if (!t) return mpri_err_nomem(err, 0);
+    TRY(mpri_session_settle_grads(s, err));
     for (int i = 0; i < n; i++) {
         const StoreSlot *slot = mpri_store_find(&s->store, slots[i]);
         if (!slot) return mpri_err_set(err, MPR_E_INTERNAL, "slot '%s' does not exist", slots[i]);

@@ -66,6 +66,9 @@ static const void *slot_view(mpr_session *s, const StoreSlot *slot, void **copy)
 
 bool mpri_session_first_bad_gradient(mpr_session *s, char *buf, size_t size)
 {
+    Err quiet;
+    mpri_err_clear(&quiet);
+    (void)mpri_session_settle_grads(s, &quiet);
     for (int i = 0; i < s->n_params; i++) {
         const SessionParam *p = &s->params[i];
         const StoreSlot *slot = p->present ? mpri_store_find(&s->store, p->grad_slot) : NULL;
@@ -218,7 +221,9 @@ bool mpri_search_sources(Search *f)
     for (int i = 0; i < g->n_values; i++) {
         const Value *v = g->values[i];
         if (v->kind == VAL_NODE || !v->n_uses || !mpri_dtype_is_float(v->dtype)) continue;
-        if (v->kind == VAL_SLOT && g->slots[v->slot].cls != SLOT_PARAM) continue;
+        if (v->kind == VAL_SLOT && g->slots[v->slot].cls != SLOT_PARAM &&
+            g->slots[v->slot].cls != SLOT_COPY)
+            continue;
         const void *data = value_data(p, v);
         int64_t n = data ? mpri_shape_elements(&v->shape) : 0,
                 at = n ? mpri_first_nonfinite(v->dtype, data, n) : -1;

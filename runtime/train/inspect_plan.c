@@ -146,13 +146,14 @@ static mpr_status put_bill(Inspect *i, const char *const *bind, bool first)
         mpri_json_string(&i->out, label);
         mpri_text_add(&i->out,
                       ", \"parameters\": %zu, \"gradients\": %zu, \"activations\": %zu, "
-                      "\"activations_lower_bound\": %zu, \"constants\": %zu, \"inputs\": %zu}",
+                      "\"activations_lower_bound\": %zu, \"constants\": %zu, \"inputs\": %zu, "
+                      "\"copies\": %zu}",
                       b.parameters, b.gradients, b.activations, b.activations_lower_bound,
-                      b.constants, b.inputs);
+                      b.constants, b.inputs, b.copies);
     } else if (status == MPR_OK) {
-        mpri_text_add(&i->out, "%-24s %12zu %12zu %12zu %12zu %12zu\n",
+        mpri_text_add(&i->out, "%-24s %12zu %12zu %12zu %12zu %12zu %13zu\n",
                       *label ? label : "as in the file", b.parameters, b.gradients, b.activations,
-                      b.activations_lower_bound, b.constants);
+                      b.activations_lower_bound, b.constants, b.copies);
     }
     if (status != MPR_OK && *label) mpri_err_where(i->err, "--bind %s", label);
     mpri_session_close(s);
@@ -169,7 +170,7 @@ mpr_status mpri_inspect_memory(Inspect *i)
     mpri_arena_init(&arena, &i->ctx->alloc, 0);
     mpri_text_put(&i->out, i->o.json ? "["
                                      : "bytes                      parameters    gradients  "
-                                       "activations  lower bound    constants\n");
+                                       "activations  lower bound    constants  16-bit copies\n");
     for (;;) { /* the cross product of the lists, first list slowest */
         if (pick_items(&arena, i->o.bind, pick, picked)) {
             status = put_bill(i, picked, first);

@@ -176,6 +176,9 @@ void mpri_optimizer_destroy(mpr_optimizer *opt)
 {
     if (!opt) return;
     mpr_session *s = opt->s;
+    Err quiet;
+    mpri_err_clear(&quiet);
+    (void)mpri_optimizer_settle(opt, &quiet); /* who owns the gradients' factors goes */
     mpri_optimizer_plans_free(opt);
     mpri_scaler_forget(s, opt);
     for (int i = 0; i < opt->n_params; i++) opt->params[i].p->owner = NULL;
@@ -290,9 +293,18 @@ static mpr_status run(mpr_optimizer *opt, UpdatePart part, Err *err)
  * mpri_optimizer_found. */
 static mpr_status measure(mpr_optimizer *opt, Err *err)
 {
+    TRY(mpri_optimizer_settle(opt, err));
     TRY(run(opt, UPDATE_UNSCALE, err));
+    opt->kept = opt->s->device->fused_update;
     opt->measured = true;
     return MPR_OK;
+}
+
+mpr_status mpri_optimizer_settle(mpr_optimizer *opt, Err *err)
+{
+    if (!opt->kept) return MPR_OK;
+    opt->kept = false;
+    return run(opt, UPDATE_SETTLE, err);
 }
 
 static mpr_status measure_as_is(mpr_optimizer *opt, Err *err)
@@ -360,7 +372,8 @@ mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, 
     }
     TRY(put(opt, &opt->max_norm, 0, &max_norm, sizeof(max_norm), err));
     TRY(run(opt, UPDATE_CLIP, err));
-    opt->measured = false;
+    opt->kept = opt->s->device->fused_update; /* gradients that were looked at between are unscaled by now */
+    opt->measured = false; /* which a second call sees, and measures anew */
     if (!norm) return MPR_OK;
     double state[8];
     TRY(get_state(opt, state, err));

@@ -15,7 +15,7 @@ typedef struct OptimizerParam {
     const char *moment[2]; /* slot names; NULL: none */
 } OptimizerParam;
 
-typedef enum UpdatePart { UPDATE_UNSCALE, UPDATE_CLIP, UPDATE_STEP, UPDATE_PARTS } UpdatePart;
+typedef enum UpdatePart { UPDATE_UNSCALE, UPDATE_CLIP, UPDATE_STEP, UPDATE_SETTLE, UPDATE_PARTS } UpdatePart;
 
 struct mpr_optimizer {
     Handle h;
@@ -30,9 +30,12 @@ struct mpr_optimizer {
     /* slots: state f64[8] and hyper f64[8] as update.c says, and two scalars */
     StoreSlot state, hyper, scale, max_norm;
     bool rate_there;          /* the rate in hyper is the device's own */
+    bool kept;                /* the gradients' factors lie in the state (Device.fused_update): the step
+                                 multiplies, mpri_optimizer_settle does it before anybody else looks */
     bool measured;            /* state[1] is the sum of squares of the gradients as they are */
     Plan *plan[UPDATE_PARTS]; /* for the gradients present; made anew when that set changes */
     bool *planned;            /* per parameter: in the plans */
+    int planned_copies;       /* 16-bit copies that the session had then */
 };
 
 mpr_status mpri_optimizer_adamw(mpr_session *s, const mpr_adamw *options, mpr_optimizer **out,
@@ -58,6 +61,8 @@ mpr_status mpri_optimizer_unscale(mpr_optimizer *opt, Err *err);
 mpr_status mpri_optimizer_found(mpr_optimizer *opt, bool *found, Err *err);
 mpr_status mpri_optimizer_skipped(mpr_optimizer *opt, bool *skipped, Err *err);
 mpr_status mpri_optimizer_flag(mpr_optimizer *opt, bool found, Err *err);
+/* Multiplies the gradients by the factors that were kept for the step. */
+mpr_status mpri_optimizer_settle(mpr_optimizer *opt, Err *err);
 mpr_status mpri_optimizer_clip(mpr_optimizer *opt, float max_norm, float *norm, Err *err);
 /* The update itself; nothing changes when the flag is set. */
 mpr_status mpri_optimizer_apply(mpr_optimizer *opt, Err *err);

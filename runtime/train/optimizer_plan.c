@@ -76,11 +76,33 @@ static mpr_status add_slot(UpdateGraph *u, const char *name)
     return MPR_OK;
 }
 
+/* Behind the parameters: the 16-bit copies that the session keeps of them. */
+static mpr_status add_copies(UpdateGraph *u, Ints *copy_of)
+{
+    mpr_optimizer *opt = u->opt;
+    int64_t *of = ARENA_ARRAY(u->g->arena, int64_t, MPRI_COPIES * opt->n_params + 1), n = 0, param = 0;
+    if (!of) return mpri_err_nomem(u->err, 0);
+    for (int i = 0; i < opt->n_params && opt->s->n_copies; i++) {
+        const SessionParam *p = opt->params[i].p;
+        if (!p->present) continue;
+        for (int k = 0; k < MPRI_COPIES; k++) {
+            const StoreSlot *copy = mpri_session_copy(opt->s, p, k, u->g->arena, u->err);
+            TRY(u->err->code);
+            if (!copy) continue;
+            of[n++] = param;
+            TRY(add_slot(u, copy->name));
+        }
+        param++;
+    }
+    *copy_of = (Ints){n, of};
+    return MPR_OK;
+}
+
 static mpr_status add_inputs(UpdateGraph *u, UpdatePart part)
 {
     mpr_optimizer *opt = u->opt;
     TRY(add_slot(u, opt->state.name));
-    TRY(add_slot(u, part == UPDATE_UNSCALE ? opt->scale.name
+    TRY(add_slot(u, part == UPDATE_UNSCALE || part == UPDATE_SETTLE ? opt->scale.name
                     : part == UPDATE_CLIP  ? opt->max_norm.name
                                            : opt->hyper.name));
     for (int i = 0; i < opt->n_params; i++) {
@@ -116,19 +138,25 @@ static mpr_status build(UpdateGraph *u, UpdatePart part)
     AdamParams adam = {.decoupled = u->opt->decoupled};
     SgdParams sgd = {.nesterov = u->opt->nesterov};
     const void *params = NULL;
-    const OpDef *op = part == UPDATE_UNSCALE ? &mpri_op_UnscaleCheck : &mpri_op_ClipGradNorm;
+    u->in = ARENA_ARRAY(u->g->arena, Value *, (4 + MPRI_COPIES) * u->opt->n_params + 2);
+    if (!u->in) return mpri_err_nomem(u->err, 0);
+    TRY(add_inputs(u, part));
+    const KeepParams keep = {.keep = u->opt->s->device->fused_update};
+    const OpDef *op = part == UPDATE_UNSCALE  ? &mpri_op_UnscaleCheck
+                      : part == UPDATE_SETTLE ? &mpri_op_ScaleGrads
+                                              : &mpri_op_ClipGradNorm;
+    if (part == UPDATE_UNSCALE || part == UPDATE_CLIP) params = &keep;
     if (part == UPDATE_STEP && u->opt->kind == OPTIMIZER_ADAM) {
         TRY(fill_factors(u, &adam.decay_scale, &adam.lr_scale));
+        TRY(add_copies(u, &adam.copy_of));
         op = &mpri_op_AdamStep;
         params = &adam;
     } else if (part == UPDATE_STEP) {
         TRY(fill_factors(u, &sgd.decay_scale, &sgd.lr_scale));
+        TRY(add_copies(u, &sgd.copy_of));
         op = &mpri_op_SgdStep;
         params = &sgd;
     }
-    u->in = ARENA_ARRAY(u->g->arena, Value *, 4 * u->opt->n_params + 2);
-    if (!u->in) return mpri_err_nomem(u->err, 0);
-    TRY(add_inputs(u, part));
     Node *n = mpri_node_create(u->g, NULL, op, "update", params, u->n_in, u->in, 0);
     if (!n) return mpri_err_nomem(u->err, 0);
     n->segment = SEG_UPDATE;
@@ -167,10 +195,11 @@ void mpri_optimizer_plans_free(mpr_optimizer *opt)
 
 mpr_status mpri_optimizer_plan(mpr_optimizer *opt, UpdatePart part, Plan **out, Err *err)
 {
-    bool same = true;
+    bool same = opt->planned_copies == opt->s->n_copies;
     for (int i = 0; i < opt->n_params; i++) same &= opt->planned[i] == opt->params[i].p->present;
     if (!same) {
         mpri_optimizer_plans_free(opt);
+        opt->planned_copies = opt->s->n_copies;
         for (int i = 0; i < opt->n_params; i++) opt->planned[i] = opt->params[i].p->present;
     }
     if (!opt->plan[part]) TRY(make_plan(opt, part, err));

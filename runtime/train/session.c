@@ -122,6 +122,7 @@ static void fill_pass_options(mpr_session *s, SessionMode mode)
                       : train  ? BN_TRAIN
                                : BN_EVALUATE,
         .bn_train = s->o.bn_train,
+        .keep_copies = s->device->fused_update,
         .dump_after = s->o.dump_after,
     };
 }

@@ -122,6 +122,8 @@ struct mpr_session {
     uint64_t window_forward;
     float window_divisor;  /* of the bound batch */
     bool window_elsewhere; /* a data set can bind all of them again: nothing is copied */
+    bool copies_stale;     /* 16-bit copies of parameters are to be written before the next pass */
+    int n_copies;          /* that there are */
     bool refusal_told;     /* that the device refused to record a plan */
     PlanWatch watch[SESSION_WATCHES]; /* looks at every kernel of a training step; NULL: none */
     void *watch_user[SESSION_WATCHES];
@@ -172,6 +174,9 @@ mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *
 /* A further backward by hand: added in f32, with the order rules of mpr_session_backward. */
 mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *data, int64_t count,
                                  Err *err);
+/* Gradients as they are meant, before something reads or writes their buffers: factors that optimizers keep
+ * for the step go in. */
+mpr_status mpri_session_settle_grads(mpr_session *s, Err *err);
 mpr_status mpri_session_zero_grad(mpr_session *s, Err *err);
 /* The slot of the store; made (zeroed) when it is not there yet. */
 mpr_status mpri_session_slot(mpr_session *s, const char *name, SlotClass cls, DType t,
@@ -204,6 +209,14 @@ mpr_status mpri_session_flops(mpr_session *s, bool train, double *flops, Err *er
 /* Runs one operator over slots by their names; its plan is made when *plan is NULL (slot_plan.c). */
 mpr_status mpri_session_run_slots(mpr_session *s, const OpDef *op, const char *const *slots, int n,
                                   Plan **plan, Err *err);
+
+/* ---- 16-bit copies of parameters (session_copies.c) ---- */
+enum { MPRI_COPIES = 2 }; /* types that a parameter may be kept in */
+/* The copy in the type number `which`, or NULL. */
+const StoreSlot *mpri_session_copy(const mpr_session *s, const SessionParam *p, int which, Arena *a,
+                                   Err *err);
+/* Before a pass: writes those that are stale. */
+mpr_status mpri_session_copies(mpr_session *s, Err *err);
 
 /* ---- running (session_run.c) ---- */
 mpr_status mpri_session_bind(mpr_session *s, const char *name, const void *data, DType dtype,

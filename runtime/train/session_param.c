@@ -4,6 +4,7 @@
  * A gradient buffer without contents is not zeroed but marked absent: the next backward overwrites
  * it. */
 #include "runtime/train/session.h"
+#include "runtime/train/optimizer.h"
 #include "runtime/train/scaler.h"
 
 #include <stdio.h>
@@ -246,6 +247,13 @@ static mpr_status param_slot(mpr_session *s, SessionParam *p, StoreSlot **out, E
     return mpri_session_slot(s, p->slot, SLOT_PARAM, MPR_FLOAT32, &p->shape, p->index, out, err);
 }
 
+mpr_status mpri_session_settle_grads(mpr_session *s, Err *err)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (s->params[i].owner) TRY(mpri_optimizer_settle(s->params[i].owner, err));
+    return MPR_OK;
+}
+
 static mpr_status grad_slot(mpr_session *s, SessionParam *p, StoreSlot **out, Err *err)
 {
     return mpri_session_slot(s, p->grad_slot, SLOT_GRAD, MPR_FLOAT32, &p->shape, p->index, out,
@@ -271,6 +279,7 @@ mpr_status mpri_session_param_set(mpr_session *s, const char *name, const float 
     TRY(mpri_session_find_param(s, name, &p, err));
     TRY(check_count(p, count, err));
     TRY(param_slot(s, p, &slot, err));
+    s->copies_stale = true;
     return s->device->copy_in(s->device, slot->data, data, slot->bytes, err);
 }
 
@@ -281,6 +290,7 @@ mpr_status mpri_session_grad_get(mpr_session *s, const char *name, float *data, 
     StoreSlot *slot;
     TRY(mpri_session_find_param(s, name, &p, err));
     TRY(check_count(p, count, err));
+    TRY(mpri_session_settle_grads(s, err));
     if (!p->present) {
         memset(data, 0, (size_t)count * sizeof(float));
         return MPR_OK;
@@ -312,6 +322,7 @@ mpr_status mpri_session_grad_set(mpr_session *s, const char *name, const float *
     StoreSlot *slot;
     TRY(mpri_session_find_param(s, name, &p, err));
     TRY(check_count(p, count, err));
+    TRY(mpri_session_settle_grads(s, err));
     TRY(grad_slot(s, p, &slot, err));
     TRY(s->device->copy_in(s->device, slot->data, data, slot->bytes, err));
     mark_written(s, p);
@@ -327,6 +338,7 @@ mpr_status mpri_session_grad_add(mpr_session *s, const char *name, const float *
     TRY(check_count(p, count, err));
     if (!p->present) return mpri_session_grad_set(s, name, data, count, err);
     TRY(mpri_scaler_check_write(s, p, err));
+    TRY(mpri_session_settle_grads(s, err));
     TRY(grad_slot(s, p, &slot, err));
     float *sum = mpri_alloc(&s->ctx->alloc, slot->bytes + 1, 64);
     if (!sum) return mpri_err_nomem(err, slot->bytes);
@@ -342,6 +354,7 @@ mpr_status mpri_session_zero_grad(mpr_session *s, Err *err)
 {
     (void)err;
     for (int i = 0; i < s->n_params; i++) {
+        if (s->params[i].owner) s->params[i].owner->kept = false;
         s->params[i].present = s->params[i].scaled = s->params[i].unscaled = false;
         s->params[i].generation = s->generation;
     }

@@ -234,7 +234,8 @@ mpr_status mpri_session_forecast(mpr_session *s, SessionForecast *out, Err *err)
     TRY(mpri_session_plan(s, MODE_TRAIN, &sp, err));
     TRY(plain_plan(s, &plain, err));
     *out = (SessionForecast){.known = true,
-                             .memory = sp->plan->arena_bytes,
+                             .memory = sp->plan->arena_bytes +
+                                       mpri_store_bytes(&s->store, SLOT_COPY),
                              .memory_f32 = plain->arena_bytes,
                              .bytes = traffic(sp->plan),
                              .bytes_f32 = traffic(plain)};
@@ -350,6 +351,7 @@ mpr_status mpri_session_plan(mpr_session *s, SessionMode mode, SessionPlan **out
     SessionPlan *sp = CONTEXT_NEW(s->ctx, SessionPlan);
     if (!sp) return mpri_err_nomem(err, sizeof(*sp));
     sp->mode = mode;
+    s->copies_stale = true; /* the plan may bring new ones */
     mpr_status status = make_plan(s, mode, &sp->plan, err);
     if (status == MPR_OK) status = check_memory(s, sp->plan, err);
     if (status == MPR_OK) status = index_plan(s, sp, err);
@@ -396,6 +398,7 @@ mpr_status mpri_session_memory(mpr_session *s, mpr_memory_bill *out, Err *err)
         .activations_lower_bound = p->live_bound_bytes,
         .constants = p->const_bytes,
         .inputs = p->input_bytes,
+        .copies = mpri_store_bytes(&s->store, SLOT_COPY),
     };
     memcpy(out, &bill, size && size < sizeof(bill) ? size : sizeof(bill));
     out->size = size ? size : sizeof(bill);

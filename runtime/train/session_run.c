@@ -187,6 +187,7 @@ static mpr_status run(mpr_session *s, SessionMode mode, float *loss, Err *err)
     TRY(mpri_session_plan(s, mode, &sp, err));
     s->current = sp;
     s->forward_done = s->outputs_valid = false;
+    TRY(mpri_session_copies(s, err));
     TRY(feed(s, sp, err));
     TRY(run_segment(s, sp, SEG_FORWARD, s->forward_count, err));
     if (mode == MODE_TRAIN) s->forward_count++;
@@ -249,6 +250,7 @@ mpr_status mpri_session_backward(mpr_session *s, mpr_scaler *scaler, Err *err)
     const float seed = 1.0f / s->loss_divisor;
     if (scaled) TRY(mpri_scaler_seed(scaler, "loss_seed", s->loss_divisor, err));
     else TRY(set_state(s, "loss_seed", MPR_FLOAT32, &seed, err));
+    TRY(mpri_session_settle_grads(s, err));
     TRY(prepare_buffers(s, sp, err));
     s->forward_done = false;
     TRY(run_segment(s, sp, SEG_BACKWARD, s->forward_count - 1, err));

@@ -100,6 +100,7 @@ static mpr_status put_memory(Text *t, mpr_trainer *tr, Err *err)
     put_bytes(t, "gradients", bill.gradients);
     put_bytes(t, "optimizer", bill.optimizer);
     put_bytes(t, "activations", bill.activations);
+    if (bill.copies) put_bytes(t, "16-bit copies", bill.copies);
     put_bytes(t, "constants", bill.constants);
     SessionForecast forecast;
     Err why = {0}; /* what float32 would take is no reason to stop */

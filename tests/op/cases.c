@@ -22,7 +22,8 @@
 static const int elsewhere[] = {OP_AccumulateGrad, OP_UnscaleCheck, OP_ClipGradNorm, OP_SgdStep,
                                 OP_AdamStep,       OP_LossScale,    OP_ScaleUpdate,
                                 OP_LedgerLoss,     OP_LedgerJudge,  OP_LedgerClose,
-                                OP_LedgerKeep,     OP_BatchNormUpdate};
+                                OP_LedgerKeep,     OP_CopyParams,   OP_ScaleGrads,
+                                OP_BatchNormUpdate};
 
 static Device *device;
 

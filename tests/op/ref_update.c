@@ -269,6 +269,163 @@ static void adam(void **state)
     }
 }
 
+/* A weight that float16 cannot hold, one half way between two neighbours; a second parameter without a
+ * copy; chunks of the fast rows. */
+static void with_copies(World *w, bool sgd)
+{
+    add(w, STATE);
+    add(w, sgd ? "f64[8]=0.5 0 0 0 0 0 0 0" : "f64[8]=0.01 0 0.9 0.999 1e-8 0 0 0");
+    for (int i = 0; i < 3; i++) {
+        static const int64_t sizes[] = {3, 5, 70001};
+        if (i == 0) add(w, "f32[3]=70000 1.00048828125 -0.3");
+        else add_random(w, sizes[i], (uint64_t)i, 1);
+        if (i == 0) add(w, "f32[3]=0 0 2");
+        else add_random(w, sizes[i], 9, 1);
+        add_random(w, sizes[i], 3, 0);
+        if (!sgd) add_random(w, sizes[i], 4, 0);
+    }
+    add(w, "f16[3]=7 7 7");
+    add(w, "bf16[3]=7 7 7");
+    w->in[w->n++] = test_tensor_new(&w->arena, MPR_FLOAT16, 1, &(int64_t){70001});
+}
+static void adam_copies(World *w) { with_copies(w, false); }
+static void sgd_copies(World *w) { with_copies(w, true); }
+static void adam_copies_found(World *w)
+{
+    adam_copies(w);
+    ((double *)w->in[0].data)[0] = 1;
+}
+
+/* Input `copy` is what a Cast makes of input `p`. */
+static void assert_copy(const World *w, int p, int copy)
+{
+    for (int64_t i = 0; i < w->in[p].n; i++) {
+        unsigned char raw[2];
+        mpri_store_f64(w->in[copy].dtype, raw, 0, value(w, p, i));
+        assert_memory_equal(raw, (const char *)w->in[copy].data + 2 * i, 2);
+    }
+}
+
+static void copies(void **state)
+{
+    (void)state;
+    const int64_t of[] = {0, 0, 2};
+    AdamParams a = {.copy_of = {3, of}, .decoupled = 1};
+    World w = run(OP_AdamStep, &a, adam_copies, 3);
+    assert_copy(&w, 2, 14);
+    assert_copy(&w, 2, 15);
+    assert_copy(&w, 10, 16);
+    assert_true(value(&w, 14, 0) == INFINITY && value(&w, 15, 0) != INFINITY);
+    mpri_arena_destroy(&w.arena);
+    w = run(OP_AdamStep, &a, adam_copies_found, 1);
+    assert_true(value(&w, 14, 1) == 7 && value(&w, 15, 2) == 7); /* nothing was done */
+    mpri_arena_destroy(&w.arena);
+    SgdParams s = {.copy_of = {3, of}};
+    w = run(OP_SgdStep, &s, sgd_copies, 2);
+    assert_copy(&w, 2, 11);
+    assert_copy(&w, 2, 12);
+    assert_copy(&w, 8, 13);
+    mpri_arena_destroy(&w.arena);
+}
+
+static void all_copies(World *w)
+{
+    add(w, "f32[3]=1 1e-8 70000");
+    add(w, "f16[3]=7 7 7");
+    add(w, "f32[2]=-0 nan");
+    add(w, "bf16[2]=7 7");
+}
+
+static void copies_alone(void **state)
+{
+    (void)state;
+    World w = run(OP_CopyParams, NULL, all_copies, 1);
+    assert_copy(&w, 0, 1);
+    assert_true(isnan(value(&w, 3, 1)) && signbit(value(&w, 3, 0)));
+    mpri_arena_destroy(&w.arena);
+}
+
+/* state, scale, gradients, and what a step wants of them. */
+static void kept_gradients(World *w)
+{
+    add(w, STATE);
+    add(w, "f32[]=3");
+    add_random(w, 9001, 1, 3);
+    add_random(w, 31, 2, 3);
+}
+
+static World after(int op, const void *params, World *before)
+{
+    const KernelRow *rows[16];
+    int count = test_kernel_rows(op, rows, 16);
+    assert_int_equal(test_kernel_run(&before->arena, rows[count - 1], params, before->n, before->in, 0, NULL,
+                                     NULL, NULL), MPR_OK);
+    return *before;
+}
+
+/* Unscaled and clipped at once, or kept for later: the same gradients, norm and flag. */
+static void kept_factors(void **state)
+{
+    (void)state;
+    KeepParams now = {.keep = 0}, later = {.keep = 1};
+    World a = run(OP_UnscaleCheck, &now, kept_gradients, 1), b = run(OP_UnscaleCheck, &later, kept_gradients, 1);
+    World raw = {0};
+    mpri_arena_init(&raw.arena, mpri_alloc_default(), 0);
+    kept_gradients(&raw);
+    assert_memory_equal(raw.in[2].data, b.in[2].data, (size_t)raw.in[2].n * 4);
+    assert_memory_equal(a.in[0].data, b.in[0].data, 5 * sizeof(double));
+    assert_true(value(&a, 0, STATE_INVERSE) == 0 && value(&b, 0, STATE_INVERSE) == (double)(1.0f / 3));
+    *(float *)a.in[1].data = *(float *)b.in[1].data = 0.7f; /* the largest norm */
+    after(OP_ClipGradNorm, &now, &a);
+    after(OP_ClipGradNorm, &later, &b);
+    assert_memory_equal(raw.in[2].data, b.in[2].data, (size_t)raw.in[2].n * 4);
+    assert_true(value(&b, 0, STATE_FACTOR) < 1);
+    after(OP_ScaleGrads, NULL, &b);
+    for (int k = 2; k < 4; k++)
+        assert_memory_equal(a.in[k].data, b.in[k].data, (size_t)a.in[k].n * 4);
+    assert_memory_equal(a.in[0].data, b.in[0].data, 8 * sizeof(double));
+    mpri_arena_destroy(&raw.arena);
+    mpri_arena_destroy(&a.arena);
+    mpri_arena_destroy(&b.arena);
+}
+
+static void adam_kept(World *w)
+{
+    adam_large(w);
+    ((double *)w->in[0].data)[STATE_INVERSE] = 0.25;
+    ((double *)w->in[0].data)[STATE_FACTOR] = (double)0.3f;
+}
+static void sgd_kept(World *w)
+{
+    sgd_large(w);
+    ((double *)w->in[0].data)[STATE_FACTOR] = -0.0; /* that is 0 */
+}
+
+/* A step multiplies by what was kept, and leaves the gradients. */
+static void steps_of_kept(void **state)
+{
+    (void)state;
+    AdamParams p = {.decoupled = 0};
+    World w = run(OP_AdamStep, &p, adam_kept, 1), plain = {0};
+    mpri_arena_init(&plain.arena, mpri_alloc_default(), 0);
+    adam_large(&plain);
+    assert_memory_equal(plain.in[3].data, w.in[3].data, (size_t)w.in[3].n * 4);
+    for (int k = 3; k < plain.n; k += 4)
+        for (int64_t i = 0; i < plain.in[k].n; i++) {
+            float *g = (float *)plain.in[k].data + i;
+            *g *= 0.25f;
+            *g *= 0.3f;
+        }
+    after(OP_AdamStep, &p, &plain);
+    for (int k = 2; k < plain.n; k += 4)
+        assert_memory_equal(plain.in[k].data, w.in[k].data, (size_t)w.in[k].n * 4);
+    mpri_arena_destroy(&w.arena);
+    mpri_arena_destroy(&plain.arena);
+    SgdParams s = {0};
+    w = run(OP_SgdStep, &s, sgd_kept, 2);
+    mpri_arena_destroy(&w.arena);
+}
+
 #define ZEROS " 0 0 0 0 0 0 0 0 "
 
 static void seed(World *w)
@@ -359,7 +516,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accumulation), cmocka_unit_test(unscale), cmocka_unit_test(unscale_large),
         cmocka_unit_test(clipping),     cmocka_unit_test(sgd),     cmocka_unit_test(adam),
-        cmocka_unit_test(running_statistics), cmocka_unit_test(loss_scale),
+        cmocka_unit_test(running_statistics), cmocka_unit_test(loss_scale), cmocka_unit_test(copies), cmocka_unit_test(copies_alone),
+        cmocka_unit_test(kept_factors), cmocka_unit_test(steps_of_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 
 typedef struct World { /* one row's private copy of all slots */
     Arena arena;
-    Tensor in[16];
+    Tensor in[20];
     int n;
 } World;
 

@@ -9,6 +9,10 @@
 
 #include <stdio.h>
 
+#ifndef EXAMPLE_DATA
+#define EXAMPLE_DATA "tests/data/digits/" /* from the folder of the sources */
+#endif
+
 enum { BATCH = 32, EPOCHS = 12, CLASSES = 10 };
 
 static int failed(const void *handle)
@@ -87,9 +91,9 @@ static const void *run(mpr_session *s, mpr_optimizer *opt, mpr_scaler *scaler,
 
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : "tests/data/digits/model_ts.onnx";
-    const char *train_file = argc > 2 ? argv[2] : "tests/data/digits/train.npz",
-               *eval_file = argc > 3 ? argv[3] : "tests/data/digits/eval.npz";
+    const char *path = argc > 1 ? argv[1] : EXAMPLE_DATA "model_ts.onnx";
+    const char *train_file = argc > 2 ? argv[2] : EXAMPLE_DATA "train.npz",
+               *eval_file = argc > 3 ? argv[3] : EXAMPLE_DATA "eval.npz";
     mpr_context *ctx = NULL;
     mpr_model *model = NULL;
     mpr_session *s = NULL;

@@ -10,6 +10,10 @@
 
 #include <stdio.h>
 
+#ifndef EXAMPLE_DATA
+#define EXAMPLE_DATA "tests/data/digits/" /* from the folder of the sources */
+#endif
+
 static int failed(const void *handle)
 {
     mpr_error e = mpr_last_error(handle);
@@ -40,8 +44,8 @@ static const void *loop(mpr_prepared *p)
 
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : "tests/data/digits/model_ts.onnx";
-    const char *file = argc > 2 ? argv[2] : "tests/data/digits/train.npz";
+    const char *path = argc > 1 ? argv[1] : EXAMPLE_DATA "model_ts.onnx";
+    const char *file = argc > 2 ? argv[2] : EXAMPLE_DATA "train.npz";
     mpr_context *ctx = NULL;
     mpr_model *model = NULL;
     mpr_session *s = NULL;

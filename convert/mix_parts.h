@@ -12,11 +12,16 @@ MixValue *mpri_mix_define(Mix *m, MixScope *s, const char *name);
 void mpri_mix_add_use(Mix *m, MixValue *v, MixUse use);
 /* The texts of a repeated field. */
 void mpri_mix_read_names(Mix *m, const Tree *t, uint32_t number, const char ***names, int *n);
-MixType mpri_mix_in_type(const MixNode *n, int k);
 void mpri_mix_list_scope(Mix *m, MixScope *s);
 void mpri_mix_list_nodes(Mix *m, MixScope *s);
 void mpri_mix_read_infos(Mix *m, MixScope *s);
 void mpri_mix_solve_nodes(Mix *m, MixScope *s);
+
+/* ---- mix_types.c ---- */
+MixType mpri_mix_in_type(const MixNode *n, int k);
+MixType mpri_mix_info_type(const Tree *info); /* of a ValueInfoProto or NULL */
+MixType mpri_mix_output_type(Mix *m, const MixNode *n, int k); /* its inputs and bodies are solved */
+Tree *mpri_mix_attribute_tensor(const MixNode *n, const char *name);
 
 /* ---- mix_calls.c ---- */
 void mpri_mix_add_function(Mix *m, Tree *function);

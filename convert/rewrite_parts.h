@@ -16,8 +16,28 @@ void mpri_rewrite_as(Rewrite *w, MixValue *v, MixScope *s, DType type, const cha
                      RewriteCast *cast);
 /* Puts the node behind the producer of v, or at the start of the scope. */
 void mpri_rewrite_insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node);
+/* The name of a version that exists and is seen in s, or NULL. */
+const char *mpri_rewrite_version(const MixValue *v, const MixScope *s, DType type);
 /* Type in which a use reads its value; NONE: as it is. */
 DType mpri_rewrite_wanted(const MixValue *v, const MixUse *u);
+
+/* rewrite_nodes.c: a Cast, its line of the report, and the declaration of what it makes. */
+Tree *mpri_rewrite_cast(Rewrite *w, const MixScope *s, const char *from, const char *to,
+                        const char *name, DType type);
+void mpri_rewrite_note(Rewrite *w, MixScope *s, const MixValue *v, const char *name, DType from,
+                       DType to);
+void mpri_rewrite_declare(Rewrite *w, MixScope *s, const MixValue *v, const char *name, DType type);
+void mpri_rewrite_text(TreeField *f, const char *text);
+/* What was inserted and marked, into the tree. */
+void mpri_rewrite_put_nodes(Rewrite *w);
+void mpri_rewrite_put_marks(Rewrite *w);
+
+/* rewrite_names.c: names and types into the tree. */
+TreeField *mpri_info_elem(Tree *info); /* the element type of a declaration, or NULL */
+void mpri_rename_node(MixNode *n);
+void mpri_rewrite_retarget(Rewrite *w, const MixNode *n); /* a Cast of the model */
+void mpri_retype_graph(Rewrite *w, MixScope *s);
+void mpri_retype_function(Rewrite *w, MixScope *s);
 
 /* rewrite_tensors.c: an initializer that may change, in place or by a copy. */
 void mpri_rewrite_tensor(Rewrite *w, MixValue *v);

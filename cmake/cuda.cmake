@@ -45,10 +45,17 @@ function(mpr_cuda_room)
     list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
     set(newest ${arch})
   endforeach()
+  set(tensor_cores ${codes}) # files *_mma*.cu: what 8.0 has; an older architecture alone comes with PTX of 8.0
   list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
+  if(newest LESS 80)
+    list(APPEND tensor_cores -gencode arch=compute_80,code=compute_80)
+  else()
+    set(tensor_cores ${codes})
+  endif()
   set(host -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wextra,-Wno-missing-field-initializers)
+  set(warnings "")
   if(MPR_WERROR)
-    list(APPEND codes -Werror all-warnings)
+    set(warnings -Werror all-warnings)
   endif()
   set(objects "")
   foreach(source ${MPR_CUDA_CU})
@@ -58,9 +65,13 @@ function(mpr_cuda_room)
     if(name MATCHES "^(update.*|random)\\.cu$") # the bits of the CPU: every operation rounds
       set(own -fmad=false)
     endif()
+    set(for ${codes})
+    if(name MATCHES "_mma")
+      set(for ${tensor_cores})
+    endif()
     add_custom_command(OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-      COMMAND ${MPR_NVCC_LAUNCHER} ${MPR_NVCC} -c -O3 -std=c++20 ${own} ${codes} -Xcompiler ${host}
+      COMMAND ${MPR_NVCC_LAUNCHER} ${MPR_NVCC} -c -O3 -std=c++20 ${own} ${for} ${warnings} -Xcompiler ${host}
               -DMPR_MINIMAL=0 -D_GNU_SOURCE -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/include
               -MD -MT ${object} -MF ${object}.d -o ${object} ${source}
       DEPENDS ${source} DEPFILE ${object}.d COMMENT "Building CUDA object cuda/${name}.o" VERBATIM)

@@ -157,7 +157,7 @@ static void present(const KernelCall *c, const Attention &a, int k)
                 k == 2, out->data, (int)out->dtype, out->n);
 }
 
-static mpr_status k_attention(const KernelCall *c)
+static mpr_status attend(const KernelCall *c, bool mma)
 {
     Attention a = attention_of(c);
     const Tensor *scores = output_of(c, 3), *lse_out = output_of(c, 4);
@@ -165,7 +165,8 @@ static mpr_status k_attention(const KernelCall *c)
     float *lse = lse_out ? (float *)lse_out->data : scores ? (float *)c->workspace : NULL;
     a.y = operand_of(&c->out[0], a.f.y, a.f.v_size);
     if (a.f.batch * a.f.heads * a.f.queries > 0) {
-        if (wide <= 32) launch_tiles<32>(c, a, lse);
+        if (mma) mpri_cuda_attention_mma(c, a, lse);
+        else if (wide <= 32) launch_tiles<32>(c, a, lse);
         else if (wide <= 64) launch_tiles<64>(c, a, lse);
         else launch_tiles<128>(c, a, lse);
     }
@@ -176,6 +177,9 @@ static mpr_status k_attention(const KernelCall *c)
     present(c, a, 2);
     return MPR_OK;
 }
+
+static mpr_status k_attention(const KernelCall *c) { return attend(c, false); }
+static mpr_status k_attention_by_mma(const KernelCall *c) { return attend(c, true); }
 
 static bool gives(const KernelSig *s, int k) { return k < s->n_out && mpri_tensor_here(&s->out[k]); }
 
@@ -193,6 +197,12 @@ static const char *refuse(const KernelSig *s)
     return gives(s, 4) && s->out[4].dtype != MPR_FLOAT32 ? "the log-sum-exp is not float32" : NULL;
 }
 
+static const char *refuse_by_mma(const KernelSig *s)
+{
+    const char *why = refuse_mma(s);
+    return why ? why : refuse(s);
+}
+
 static double flops(const KernelSig *s)
 {
     AttentionForm f;
@@ -201,6 +211,8 @@ static double flops(const KernelSig *s)
 }
 
 static const KernelRow rows[] = {
+    CUDA_ROW(Attention, "attention.mma", k_attention_by_mma, .refuse = refuse_by_mma, .workspace = workspace,
+             .flops = flops),
     CUDA_ROW(Attention, "attention", k_attention, .refuse = refuse, .workspace = workspace,
              .flops = flops),
 };

@@ -10,6 +10,7 @@
 #define MPRI_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #include <math.h>
 
@@ -23,7 +24,7 @@ typedef Pack<float, 4> F4;
 
 typedef struct Operand { /* heads of a tensor */
     void *p;
-    int type, vec; /* vec: rows begin where four elements can be moved at once */
+    int type, vec; /* elements that can be moved at once wherever rows begin: 8, 4, or 0 for one by one */
     HeadSteps s;
 } Operand;
 
@@ -303,6 +304,49 @@ static __device__ __forceinline__ float share_of(float score, float shift)
     return score == -INFINITY ? 0.0f : expf(score - shift);
 }
 
+/* ---- the gradient of one pair of query and key ---- */
+
+typedef struct Query { /* what a query brings to each of its pairs */
+    Seen seen;
+    float lse, delta;
+} Query;
+
+static __device__ __forceinline__ Query query_of(const Attention &a, const Head &h, int64_t i,
+                                                 int64_t length)
+{
+    Query q = {seen_by(a, i, length), INFINITY, 0};
+    if (i >= a.f.queries) return q;
+    q.lse = load_float(a.lse, a.lse_type, h.row + i);
+    q.delta = a.delta[h.row + i];
+    return q;
+}
+
+/* Cotangent of the matrix of scores, where that is an output. */
+static __device__ __forceinline__ float direct_of(const Attention &a, int64_t row, int j)
+{
+    return a.dscores ? load_float(a.dscores, a.dscores_type, row * a.f.keys + j) : 0.0f;
+}
+
+/* s: the product of q and k, becomes the probability; d: dp, becomes the gradient of that product.
+ * Returns the gradient of the mask. */
+static __device__ __forceinline__ float pair_grad(const Attention &a, const Head &h, const Query &q,
+                                                  int j, float *s, float *d)
+{
+    bool there = q.seen.i < a.f.queries && j < a.f.keys;
+    float slope = 1, ds = 0, direct = there ? direct_of(a, h.row + q.seen.i, j) : 0.0f;
+    float score = there ? score_of(a, h, q.seen, j, *s * a.scale, &slope) : -INFINITY;
+    float p = share_of(score, q.lse), dp = a.mode == 3 ? *d + direct : *d;
+    if (p != 0) ds = p * (dp - q.delta);
+    if (a.mode == 2 && score != -INFINITY) ds += direct;
+    float at_mask = ds;
+    if (a.mode == 1) ds += direct;
+    if (ds != 0) ds *= slope;
+    if (a.mode == 0) ds += direct;
+    *s = p;
+    *d = ds * a.scale;
+    return at_mask;
+}
+
 /* ---- host side ---- */
 
 static inline Operand operand_of(const Tensor *t, HeadSteps s, int64_t n)
@@ -310,8 +354,10 @@ static inline Operand operand_of(const Tensor *t, HeadSteps s, int64_t n)
     Operand o = {};
     if (!t) return o;
     o.p = t->data, o.type = (int)t->dtype, o.s = s;
-    o.vec = n % 4 == 0 && s.batch % 4 == 0 && s.head % 4 == 0 && s.row % 4 == 0 &&
-            (uintptr_t)t->data % (4 * mpri_dtype_size(t->dtype)) == 0;
+    for (int v = 8; v >= 4 && !o.vec; v /= 2)
+        if (n % v == 0 && s.batch % v == 0 && s.head % v == 0 && s.row % v == 0 &&
+            (uintptr_t)t->data % (v * mpri_dtype_size(t->dtype)) == 0)
+            o.vec = v;
     return o;
 }
 
@@ -335,6 +381,18 @@ static inline Attention attention_of(const KernelCall *c)
     return a;
 }
 
+/* Tensor cores multiply 16-bit numbers of one type. */
+static inline const char *refuse_mma(const KernelSig *s)
+{
+    DType t = s->in[0].dtype;
+    if (s->capability < MMA_CAPABILITY) return "tensor cores of compute capability 8.0 are needed";
+    if (t != MPR_FLOAT16 && t != MPR_BFLOAT16) return "tensor cores: only float16 and bfloat16";
+    for (int k = 0; k < s->n_in && k < 8; k++)
+        if (k != 3 && k != 6 && mpri_tensor_here(&s->in[k]) && s->in[k].dtype != t)
+            return "tensor cores: operands of different types";
+    return NULL;
+}
+
 static inline const char *refuse_attention(const KernelSig *s)
 {
     for (int k = 0; k < s->n_in; k++) {
@@ -349,6 +407,20 @@ static inline const char *refuse_attention(const KernelSig *s)
     if (f.keys > INT32_MAX - 64 || f.queries > INT32_MAX - 64) return "2^31 tokens or more";
     return NULL;
 }
+
+/* Which gradients are wanted, and not empty. */
+static inline bool gives_dq(const Attention &a)
+{
+    return a.f.batch * a.f.heads * a.f.queries > 0 && a.dq.p && a.f.size;
+}
+static inline bool gives_dkv(const Attention &a)
+{
+    return a.f.batch * a.f.kv_heads * a.f.keys > 0 && (a.dk.p || a.dv.p || a.dpast_k.p || a.dpast_v.p);
+}
+
+/* In attention_mma.cu and attention_mma_grad.cu: the same by tensor cores. */
+void mpri_cuda_attention_mma(const KernelCall *c, const Attention &a, float *lse);
+void mpri_cuda_attention_mma_grad(const KernelCall *c, const Attention &a);
 
 static inline unsigned cut(int64_t n, int64_t by) { return (unsigned)((n + by - 1) / by); }
 

@@ -27,49 +27,6 @@ template <int D, int R> struct GradShared { /* in packs of four floats */
                          APART_BYTES = (2 * ROWS + 2 * COLUMNS + WEIGHTS) * 16;
 };
 
-/* ---- one pair of query and key ---- */
-
-typedef struct Query { /* what a query brings to each of its pairs */
-    Seen seen;
-    float lse, delta;
-} Query;
-
-static __device__ __forceinline__ Query query_of(const Attention &a, const Head &h, int64_t i,
-                                                 int64_t length)
-{
-    Query q = {seen_by(a, i, length), INFINITY, 0};
-    if (i >= a.f.queries) return q;
-    q.lse = load_float(a.lse, a.lse_type, h.row + i);
-    q.delta = a.delta[h.row + i];
-    return q;
-}
-
-/* Cotangent of the matrix of scores, where that is an output. */
-static __device__ __forceinline__ float direct_of(const Attention &a, int64_t row, int j)
-{
-    return a.dscores ? load_float(a.dscores, a.dscores_type, row * a.f.keys + j) : 0.0f;
-}
-
-/* s: the product of q and k, becomes the probability; d: dp, becomes the gradient of that product.
- * Returns the gradient of the mask. */
-static __device__ __forceinline__ float pair_grad(const Attention &a, const Head &h, const Query &q,
-                                                  int j, float *s, float *d)
-{
-    bool there = q.seen.i < a.f.queries && j < a.f.keys;
-    float slope = 1, ds = 0, direct = there ? direct_of(a, h.row + q.seen.i, j) : 0.0f;
-    float score = there ? score_of(a, h, q.seen, j, *s * a.scale, &slope) : -INFINITY;
-    float p = share_of(score, q.lse), dp = a.mode == 3 ? *d + direct : *d;
-    if (p != 0) ds = p * (dp - q.delta);
-    if (a.mode == 2 && score != -INFINITY) ds += direct;
-    float at_mask = ds;
-    if (a.mode == 1) ds += direct;
-    if (ds != 0) ds *= slope;
-    if (a.mode == 0) ds += direct;
-    *s = p;
-    *d = ds * a.scale;
-    return at_mask;
-}
-
 /* ---- delta ---- */
 
 __global__ void k_attention_delta(Attention a, int64_t n)
@@ -320,33 +277,33 @@ template <int D, int R> static bool launch_dkv(const KernelCall *c, const Attent
 template <int D, int R> static void launch_grad(const KernelCall *c, const Attention &a)
 {
     constexpr int bytes = GradShared<D, R>::ALIAS_BYTES;
-    int64_t rows = a.f.batch * a.f.heads * a.f.queries;
     unsigned blocks = cut(a.f.queries, 16 * R);
-    const Tensor *dmask = output_of(c, 3);
-    if (rows)
-        MPRI_LAUNCH(k_attention_delta, blocks_for(rows, WARPS), WARPS * 32, 0, c->queue, a, rows);
-    if (rows && a.dq.p && a.f.size) {
+    if (gives_dq(a)) {
         (void)shared_fits(k_attention_dq<D, R>, bytes);
         MPRI_LAUNCH((k_attention_dq<D, R>), (unsigned)(a.f.batch * a.f.heads) * blocks, TILE_THREADS,
                     bytes, c->queue, a, (int)blocks);
     }
-    if (a.f.batch * a.f.kv_heads * a.f.keys > 0 && (a.dk.p || a.dv.p || a.dpast_k.p || a.dpast_v.p)) {
-        bool done = launch_dkv<D, R>(c, a);
-        if constexpr (GradShared<D, R>::APART_BYTES > LEAST_SHARED)
-            if (!done) (void)launch_dkv<D, R / 2>(c, a);
-    }
+    if (!gives_dkv(a)) return;
+    bool done = launch_dkv<D, R>(c, a);
+    if constexpr (GradShared<D, R>::APART_BYTES > LEAST_SHARED)
+        if (!done) (void)launch_dkv<D, R / 2>(c, a);
+}
+
+template <int D, int R> static void launch_dmask(const KernelCall *c, const Attention &a)
+{
+    constexpr int bytes = GradShared<D, R>::ALIAS_BYTES;
+    const Tensor *dmask = output_of(c, 3), *mask = &c->in[3];
     if (!dmask || !dmask->n) return;
-    const Tensor *mask = &c->in[3];
     int64_t mh = mask->rank > 2 ? mask->dims[mask->rank - 3] : 1;
     int64_t mb = mask->rank > 3 ? mask->dims[0] : 1;
     MaskOut m = {dmask->data, (int)dmask->dtype, (int)mb, (int)mh,
-                 a.f.mask.row ? (int)blocks : 1, (int)cut(a.f.mask_keys, TILE_COLUMNS)};
+                 a.f.mask.row ? (int)cut(a.f.queries, 16 * R) : 1, (int)cut(a.f.mask_keys, TILE_COLUMNS)};
     (void)shared_fits(k_attention_dmask<D, R>, bytes);
     MPRI_LAUNCH((k_attention_dmask<D, R>), (unsigned)(mb * mh) * m.row_blocks * m.column_blocks,
                 TILE_THREADS, bytes, c->queue, a, m);
 }
 
-static mpr_status k_attention_grad(const KernelCall *c)
+static mpr_status differentiate(const KernelCall *c, bool mma)
 {
     Attention a = attention_of(c);
     const Tensor *dscores = input_of(c, 10);
@@ -361,11 +318,19 @@ static mpr_status k_attention_grad(const KernelCall *c)
     a.dpast_k = operand_of(output_of(c, 4), a.f.past_k, a.f.size);
     a.dpast_v = operand_of(output_of(c, 5), a.f.past_v, a.f.v_size);
     a.delta = (float *)c->workspace;
-    if (wide <= 32) launch_grad<32, 4>(c, a);
+    int64_t rows = a.f.batch * a.f.heads * a.f.queries;
+    if (rows)
+        MPRI_LAUNCH(k_attention_delta, blocks_for(rows, WARPS), WARPS * 32, 0, c->queue, a, rows);
+    if (mma) mpri_cuda_attention_mma_grad(c, a);
     else if (wide <= 64) launch_grad<64, 4>(c, a);
     else launch_grad<128, 2>(c, a);
+    if (wide <= 64) launch_dmask<64, 4>(c, a);
+    else launch_dmask<128, 2>(c, a);
     return MPR_OK;
 }
+
+static mpr_status k_attention_grad(const KernelCall *c) { return differentiate(c, false); }
+static mpr_status k_attention_grad_by_mma(const KernelCall *c) { return differentiate(c, true); }
 
 static size_t workspace(const KernelSig *s, int threads)
 {
@@ -382,6 +347,12 @@ static const char *refuse(const KernelSig *s)
     return refuse_attention(s);
 }
 
+static const char *refuse_by_mma(const KernelSig *s)
+{
+    const char *why = refuse_mma(s);
+    return why ? why : refuse(s);
+}
+
 static double flops(const KernelSig *s)
 {
     AttentionForm f;
@@ -390,6 +361,8 @@ static double flops(const KernelSig *s)
 }
 
 static const KernelRow rows[] = {
+    CUDA_ROW(AttentionGrad, "attentiongrad.mma", k_attention_grad_by_mma, .refuse = refuse_by_mma,
+             .workspace = workspace, .flops = flops),
     CUDA_ROW(AttentionGrad, "attentiongrad", k_attention_grad, .refuse = refuse, .workspace = workspace,
              .flops = flops),
 };

@@ -400,7 +400,8 @@ static mpr_status fill_device(Cuda *u, Err *err)
     TRY(check(u, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, u->c.index),
               "attributes", err));
     snprintf(u->name, sizeof u->name, "sm_%d%d", major, minor);
-    if (major * 10 + minor < 75) {
+    u->c.d.capability = major * 10 + minor;
+    if (u->c.d.capability < 75) {
         mpri_err_set(err, MPR_E_DEVICE, "CUDA device %d has compute capability %d.%d; 7.5 is needed",
                      u->c.index, major, minor);
         return mpri_err_advice(err, "use --device cpu");

@@ -9,6 +9,7 @@
  *   MPRI_SHARED_DYNAMIC(float, row);          the launch's shared_bytes
  *   SharedPtr<float>                          what a function takes for them
  *   MPRI_UNROLL for (…)                       wholly unrolled: arrays that it indexes stay in registers
+ *   MPRI_ROLLED for (…)                       not unrolled: what is seldom run stays short
  *
  * Values are computed in float, whatever their storage, and rounded once at the store. Sums have a
  * fixed tree that depends on sizes only: the same bits in every run. No atomics on floats.
@@ -26,8 +27,10 @@
     T *name = reinterpret_cast<T *>(mpri_dynamic_shared)
 template <typename T> using SharedPtr = T *;
 #define MPRI_UNROLL _Pragma("unroll")
+#define MPRI_ROLLED _Pragma("unroll 1")
 #else
 #define MPRI_UNROLL
+#define MPRI_ROLLED
 #endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -22,6 +22,7 @@ struct Device {
     KernelSet kernels;
     int isa;                    /* instruction set in use (MPR_CPU_ISA may lower it) */
     const char *isa_name;       /* or what kind of processor a GPU is */
+    int capability;             /* compute capability of a GPU, 80 for 8.0; 0: no GPU */
     Threads *threads;           /* owned */
     const Alloc *alloc;
     bool shared;                /* the host reads its memory without waiting for anything */

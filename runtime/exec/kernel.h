@@ -37,6 +37,7 @@ typedef struct KernelSig {
     int n_in, n_out;
     const Tensor *in, *out;
     uint64_t const_in;   /* bit k (k < 64): input k is a constant and in[k].data is valid */
+    int capability;      /* Device.capability */
 } KernelSig;
 
 typedef struct Threads Threads; /* one pool per session */

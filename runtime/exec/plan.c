@@ -308,7 +308,8 @@ static mpr_status choose_kernel(Making *m, PlanStep *s, const Node *n, Err *err)
                      .n_out = n->n_out,
                      .in = s->call.in,
                      .out = s->call.out,
-                     .const_in = const_in};
+                     .const_in = const_in,
+                     .capability = m->d->capability};
     if (!mpri_kernel_choose(&m->d->kernels, &sig, m->d->isa, m->o->kernels, &choice)) {
         mpri_err_finding(err, MPR_E_UNSUPPORTED_OP,
                          "node '%s' (%s%s%s) has no kernel on %s for these types%s%s",

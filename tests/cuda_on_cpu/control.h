@@ -34,6 +34,8 @@ void shim_fail(ShimFailure what, long k);
 void shim_revive(void);
 /* Free memory that the device claims to have; 0 = as much as is asked for. */
 void shim_memory(size_t bytes);
+/* Compute capability of devices that are opened from now on: 75, 80 (or what MPR_SHIM_CAPABILITY says), … */
+void shim_capability(int capability);
 
 /* What the checks found last, "" when nothing: "k_add block (0,0,0) thread (3,0,0): race …". Quiet:
  * not written to stderr as well. */

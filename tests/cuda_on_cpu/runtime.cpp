@@ -43,6 +43,7 @@ std::map<char *, Block> blocks; /* by first page */
 std::map<char *, size_t> pinned;
 bool opened;
 size_t claimed; /* by shim_memory */
+int capability; /* by shim_capability */
 
 ShimCounts counts;
 long failing[SHIM_FAILURES];
@@ -66,6 +67,12 @@ cudaError_t answer(cudaError_t e)
 {
     if (e != cudaSuccess) last = e;
     return e;
+}
+
+int claimed_capability()
+{
+    const char *text = getenv("MPR_SHIM_CAPABILITY");
+    return capability ? capability : text ? atoi(text) : 80;
 }
 
 /* ---- memory ---- */
@@ -249,6 +256,7 @@ void shim_reset_counts(void)
 }
 void shim_fail(ShimFailure what, long k) { failing[what] = k; }
 void shim_memory(size_t bytes) { claimed = bytes; }
+void shim_capability(int wanted) { capability = wanted; }
 void shim_revive(void)
 {
     sticky = last = cudaSuccess;
@@ -275,7 +283,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     (void)device;
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "CUDA on the CPU");
-    p->major = 8;
+    p->major = claimed_capability() / 10;
+    p->minor = claimed_capability() % 10;
     p->multiProcessorCount = 4;
     p->sharedMemPerBlockOptin = 99 * 1024;
     p->totalGlobalMem = (size_t)16 << 30;
@@ -285,7 +294,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 {
     (void)device;
     *value = attr == cudaDevAttrMultiProcessorCount             ? 4
-             : attr == cudaDevAttrComputeCapabilityMajor        ? 8
+             : attr == cudaDevAttrComputeCapabilityMajor        ? claimed_capability() / 10
+             : attr == cudaDevAttrComputeCapabilityMinor        ? claimed_capability() % 10
              : attr == cudaDevAttrMaxSharedMemoryPerBlockOptin  ? 99 * 1024
                                                                 : 0;
     return enter();

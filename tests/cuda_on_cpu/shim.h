@@ -181,6 +181,28 @@ template <typename T> T unpack(uint64_t bits)
     return v;
 }
 inline int lane() { return current & 31; }
+
+/* mma.sync.m16n8k16 with float sums: d = a b + d of a warp (mma.cpp). */
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bfloat,
+                  const char *file = __builtin_FILE(), int line = __builtin_LINE());
+/* ldmatrix.x4: `at` is where row lane % 8 of matrix lane / 8 lies, an element of 16 bytes. */
+template <typename T>
+void ldmatrix_x4(uint32_t (&r)[4], SharedPtr<T> tile, int at, bool transposed,
+                 const char *file = __builtin_FILE(), int line = __builtin_LINE())
+{
+    static_assert(sizeof(T) == 16, "a row of a matrix is 16 bytes");
+    const uint64_t *all = exchange(file, line, 0xffffffffu, (uint64_t)at);
+    int group = lane() / 4, in_group = lane() % 4;
+    for (int m = 0; m < 4; m++) {
+        uint16_t pair[2], row[8];
+        for (int i = 0; i < 2; i++) {
+            T v = tile[all[m * 8 + (transposed ? in_group * 2 + i : group)]];
+            memcpy(row, &v, sizeof row);
+            pair[i] = row[transposed ? group : in_group * 2 + i];
+        }
+        r[m] = pair[0] | (uint32_t)pair[1] << 16;
+    }
+}
 template <typename T>
 T shuffle(const char *file, int line, unsigned mask, T v, int from, int width)
 {

@@ -79,7 +79,7 @@ static void check(Arena *a, int op, const Case *c, int n_in, const Tensor *in, i
         test_kernel_run(a, rows[n - 1], &c->p, n_in, in, n_out, exact, NULL, NULL), MPR_OK);
     for (int r = 0; r < n - 1; r++) {
         Tensor first[6] = {{0}};
-        KernelSig sig = {op, &c->p, n_in, n_out, in, like, 0};
+        KernelSig sig = {op, &c->p, n_in, n_out, in, like, 0, 0};
         assert_null(rows[r]->refuse(&sig));
         taken++;
         for (int t = 0; t < 3; t++) {

@@ -116,7 +116,7 @@ static void check(Arena *a, int op, const Built *b, const Tensor *in, int n_in, 
     int taken = 0;
     for (int r = 0; r < n - 1; r++) {
         Tensor first = test_tensor_new(a, like->dtype, like->rank, like->dims);
-        KernelSig sig = {op, &b->params, n_in, 1, in, &first, 0};
+        KernelSig sig = {op, &b->params, n_in, 1, in, &first, 0, 0};
         if (rows[r]->refuse(&sig)) continue;
         taken++;
         for (int t = 0; t < 3; t++) {

@@ -208,7 +208,7 @@ static int run_case(Arena *a, const Case *c, int index, const Mode *mode)
     assert_int_equal(
         test_kernel_run(a, rows[count - 1], c->params, n_in, in, n_out, exact, NULL, NULL), MPR_OK);
     for (int r = 0; r < count - 1; r++) {
-        KernelSig sig = {c->op, c->params, n_in, n_out, in, shape, ~(uint64_t)0};
+        KernelSig sig = {c->op, c->params, n_in, n_out, in, shape, ~(uint64_t)0, 0};
         Place p = {c, index, mode, rows[r]};
         if (rows[r]->refuse && rows[r]->refuse(&sig)) continue;
         run_row(a, &p, n_in, in, n_out, shape, exact);

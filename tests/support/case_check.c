@@ -158,7 +158,7 @@ static bool run_row(const CaseRow *r, CaseRun *x, const KernelRow *row, const vo
     for (int k = 0; k < r->n_out; k++)
         if (!r->out[k].absent)
             out[k] = test_tensor_new(&x->scratch, r->out[k].dtype, r->out[k].rank, r->out[k].dims);
-    KernelSig sig = {row->op, params, r->n_in, r->n_out, in, out, ~(uint64_t)0};
+    KernelSig sig = {row->op, params, r->n_in, r->n_out, in, out, ~(uint64_t)0, 0};
     if (row->refuse && row->refuse(&sig)) return false;
     KernelFault fault = {.input = -1};
     mpr_status status = test_kernel_run(&x->scratch, row, params, r->n_in, in, r->n_out, out, NULL,
@@ -275,7 +275,7 @@ static void check_kernel_faults(const CaseRow *r, CaseRun *x)
             const Value *v = node->out[k];
             out[k] = test_tensor_new(&x->scratch, v->dtype, v->shape.rank, v->shape.d);
         }
-        KernelSig sig = {r->op->id, node->params, node->n_in, node->n_out, in, out, ~(uint64_t)0};
+        KernelSig sig = {r->op->id, node->params, node->n_in, node->n_out, in, out, ~(uint64_t)0, 0};
         KernelFault fault = {.input = -1};
         if (rows[i]->refuse && rows[i]->refuse(&sig)) continue;
         mpr_status found = test_kernel_run(&x->scratch, rows[i], node->params, node->n_in, in,

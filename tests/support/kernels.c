@@ -98,7 +98,7 @@ mpr_status test_kernel_run(Arena *a, const KernelRow *row, const void *params, i
     KernelCall call = {.params = params, .n_in = n_in, .n_out = n_out, .in = in, .out = out,
                        .threads = threads, .seed = 7, .step = 3, .fault = fault};
     if (row->workspace) {
-        KernelSig sig = {row->op, params, n_in, n_out, in, out, ~(uint64_t)0};
+        KernelSig sig = {row->op, params, n_in, n_out, in, out, ~(uint64_t)0, 0};
         int64_t bytes = (int64_t)row->workspace(&sig, threads ? mpri_threads_count(threads) : 1);
         Tensor w = test_tensor_new(a, MPR_UINT8, 1, &bytes);
         call.workspace = w.data;
@@ -149,7 +149,7 @@ static void run_case(Arena *a, const KernelCase *c, int index, const KernelRow *
             out[k] = test_tensor_new(a, expected[k].dtype, expected[k].rank, expected[k].dims);
             n_out = k + 1;
         }
-    KernelSig sig = {c->op, c->params, n_in, n_out, in, out, ~(uint64_t)0};
+    KernelSig sig = {c->op, c->params, n_in, n_out, in, out, ~(uint64_t)0, 0};
     if (row->refuse && row->refuse(&sig)) return;
     KernelFault fault = {.input = -1};
     mpr_status status = test_kernel_run(a, row, c->params, n_in, in, n_out, out, NULL, &fault);

@@ -97,7 +97,7 @@ if [ $short = yes ]; then
     targets=(test_cuda_op_cases test_cuda_models test_cuda_faults test_cuda_broken gpu_make_model shim-bench)
 else
     preset_folder=build/gpu-check
-    targets=(test_gpu_op_cases test_gpu_models gpu_ceilings gpu_make_model mpr-bench)
+    targets=(test_gpu_op_cases test_gpu_models test_gpu_attention gpu_ceilings gpu_make_model mpr-bench)
 fi
 bin=$root/$preset_folder
 built=no
@@ -146,6 +146,7 @@ op_cases() {
         cases "broken kernels" "all are found" "$bin/test_cuda_broken"
     else
         cases "operator cases" "all" "$bin/test_gpu_op_cases"
+        cases "attention" "tensor cores and float" "$bin/test_gpu_attention"
     fi
 }
 

@@ -110,6 +110,7 @@ static __device__ __forceinline__ void mma_rows(float (&s)[N / 8][4], SharedPtr<
     int at_column = chunk_at<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     MPRI_UNROLL
     for (int n = 0; n < N / 8; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+    __syncwarp(); /* lanes may come from branches of their own: what follows is of the whole warp */
     MPRI_UNROLL
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[4], b[4];
@@ -190,6 +191,7 @@ static __device__ __forceinline__ void mma_weigh(float (&o)[D / 8][4], const Wei
                                                  const float (&by)[2])
 {
     int lane = mma_lane(), at = chunk_at<D>(lane % 16, lane / 16);
+    __syncwarp();
     MPRI_UNROLL
     for (int n = 0; n < D / 8; n += 2) {
         float sum[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};

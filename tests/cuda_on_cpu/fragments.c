@@ -1,5 +1,5 @@
 /* The tensor cores of the CUDA that runs on the CPU: fragments lie where the CuTe library's tables say, tiles come to
- * the right places, a wrong layout is found; and which kernel of attention a GPU gets. */
+ * the right places, a wrong layout is found; and a device says which it has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/base/dtype.h"
+#include "runtime/exec/device.h"
 #include "tests/cuda_on_cpu/control.h"
 #include "tests/support/support.h"
 
@@ -101,6 +102,22 @@ static void tiles_of_columns(void **state)
     }
 }
 
+/* The device's capability comes to the rows. */
+static void device_of(void **state)
+{
+    static const int capability[] = {75, 90};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        Device *d;
+        Err err = {0};
+        shim_capability(capability[i]);
+        assert_int_equal(mpri_device_cuda(mpri_alloc_default(), 0, 1, &d, &err), MPR_OK);
+        assert_int_equal(d->capability, capability[i]);
+        mpri_device_destroy(d);
+    }
+    shim_capability(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +125,7 @@ int main(void)
         cmocka_unit_test(wrong_layout),
         cmocka_unit_test(tiles),
         cmocka_unit_test(tiles_of_columns),
+        cmocka_unit_test(device_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

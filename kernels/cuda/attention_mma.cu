@@ -1,9 +1,9 @@
 /* attention.cu's tiles by tensor cores, for float16 and bfloat16: mma.cuh says what a product is.
  *
- * A block has 64 queries of a head, 16 to a warp, and runs over the keys that they see, 64 at a time. A warp has its
- * scores [16 x 64] in registers, in the layout of a product's result, and multiplies them as they are with the tile of
- * values. Shared memory: queries, keys and values in 16 bits, 3 * 64 * D * 2 bytes (24 KiB, 48 KiB), so that three
- * blocks fit a multiprocessor. Traffic is that of attention.cu.
+ * A block has 64 queries of a head, 16 to a warp, and runs over the keys that they see, 32 at a time. A warp has its
+ * scores [16 x 32] in registers, in the layout of a product's result, and multiplies them as they are with the tile of
+ * values. Shared memory: queries, keys and values in 16 bits, (64 + 2 * 32) * D * 2 bytes (16 KiB, 32 KiB).
+ * Traffic is that of attention.cu.
  *
  * Numbers: q k^T has exact products and sums in float. Probabilities are float and go in as high + low part, so y is
  * as if they had been multiplied in float; the sum of a tile begins at 0 and is added in float, for tensor cores cut
@@ -11,7 +11,7 @@
  * is multiplied without them, and they are added to the rows that see them. */
 #include "kernels/cuda/attention_mma.cuh"
 
-constexpr int MMA_KEYS = 64;
+constexpr int MMA_KEYS = 32;
 
 template <int D> struct MmaShared { /* in chunks */
     static constexpr int QUERIES = MMA_ROWS * D / 8, KEYS = MMA_KEYS * D / 8, BYTES = (QUERIES + 2 * KEYS) * 16;

@@ -51,16 +51,17 @@ static __device__ __forceinline__ int load_rows(SharedPtr<Chunk> tile, const Row
     constexpr int EACH = N * D / 8 / TILE_THREADS;
     Chunk v[EACH];
     uint32_t odd = 0;
+    int first_t = anew<D>((int)threadIdx.x);
     MPRI_UNROLL
     for (int k = 0; k < EACH; k++) {
-        int t = (int)threadIdx.x + k * TILE_THREADS, r = t / (D / 8), c = t % (D / 8);
+        int t = first_t + k * TILE_THREADS, r = t / (D / 8), c = t % (D / 8);
         v[k] = Chunk{{0, 0, 0, 0}};
         if (first + r < end && c * 8 < x.n) v[k] = load_chunk<T>(row_at<T>(x, first + r), c, x.n);
         odd |= not_finite<T>(v[k]);
     }
     MPRI_UNROLL
     for (int k = 0; k < EACH; k++) {
-        int t = (int)threadIdx.x + k * TILE_THREADS;
+        int t = first_t + k * TILE_THREADS;
         tile[chunk_at<D>(t / (D / 8), t % (D / 8))] = v[k];
     }
     return odd != 0;

@@ -94,6 +94,16 @@ static inline void load_matrices(uint32_t (&r)[4], SharedPtr<Chunk> tile, int at
 
 static __device__ __forceinline__ int mma_lane() { return (int)threadIdx.x & 31; }
 
+/* The same number, of which the compiler knows nothing: places in wide tiles that a loop would compute once and keep
+ * take the registers of its sums. */
+template <int D> static __device__ __forceinline__ int anew(int x)
+{
+#if !defined(MPR_CUDA_ON_CPU)
+    if (D > 64) asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
 /* For an even c: chunk_at<D>(row, x + c) == (chunk_at<D>(row, x) ^ c) for x = 0, 1. */
 template <int D> static __device__ __forceinline__ int chunk_at(int row, int c)
 {
@@ -105,7 +115,7 @@ template <typename T, int D, int N>
 static __device__ __forceinline__ void mma_rows(float (&s)[N / 8][4], SharedPtr<Chunk> rows, int row,
                                                 SharedPtr<Chunk> columns)
 {
-    int lane = mma_lane();
+    int lane = anew<D>(mma_lane());
     int at_row = chunk_at<D>(row + lane % 16, lane / 16);
     int at_column = chunk_at<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     MPRI_UNROLL
@@ -190,7 +200,7 @@ template <typename T, int D, int N, bool Online>
 static __device__ __forceinline__ void mma_weigh(float (&o)[D / 8][4], const Weights<N> &w, SharedPtr<Chunk> tile,
                                                  const float (&by)[2])
 {
-    int lane = mma_lane(), at = chunk_at<D>(lane % 16, lane / 16);
+    int lane = anew<D>(mma_lane()), at = chunk_at<D>(lane % 16, lane / 16);
     __syncwarp();
     MPRI_UNROLL
     for (int n = 0; n < D / 8; n += 2) {

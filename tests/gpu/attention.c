@@ -33,6 +33,8 @@ static const Case cases[] = {
 };
 
 static Arena arena;
+static Device *host; /* gives the device its set of kernels */
+static KernelSet kernels;
 
 static Tensor tensor(DType t, int64_t heads, int64_t n, int64_t size, uint64_t stream, double scale)
 {
@@ -48,11 +50,9 @@ static Tensor like(const Tensor *x, DType t) { return test_tensor_new(&arena, t,
 
 static const KernelRow *row_named(const char *name)
 {
-    int n;
-    const KernelTable *tables = mpri_cuda_tables(&n);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < tables[i].n; k++)
-            if (!strcmp(tables[i].rows[k].name, name)) return &tables[i].rows[k];
+    for (int i = 0; i < kernels.n_own; i++)
+        for (int k = 0; k < kernels.tables[i].n; k++)
+            if (!strcmp(kernels.tables[i].rows[k].name, name)) return &kernels.tables[i].rows[k];
     fail_msg("no kernel '%s'", name);
     return NULL;
 }
@@ -256,14 +256,11 @@ static void odd(void **state)
 static const char *chosen(int capability, DType t, const char **why)
 {
     static KernelChoice choice;
-    int n;
-    const KernelTable *tables = mpri_cuda_tables(&n);
-    KernelSet set = {tables, n, n};
     Tensor in[MOST], out[5] = {{0}};
     fill(&cases[0], t, 1, in);
     out[0] = like(&in[7], t);
     KernelSig sig = {OP_Attention, &cases[0].p, 7, 5, in, out, 0, capability};
-    assert_true(mpri_kernel_choose(&set, &sig, 0, NULL, &choice));
+    assert_true(mpri_kernel_choose(&kernels, &sig, 0, NULL, &choice));
     *why = choice.skipped;
     mpri_arena_reset(&arena);
     return choice.row->name;
@@ -284,13 +281,17 @@ static void choice(void **state)
 static int open_arena(void **state)
 {
     (void)state;
+    Err err = {0};
     mpri_arena_init(&arena, mpri_alloc_default(), 0);
+    if (mpri_device_cpu(mpri_alloc_default(), 1, &host, &err) != MPR_OK) return -1;
+    kernels = mpri_cuda_kernels(host);
     return 0;
 }
 static int close_arena(void **state)
 {
     (void)state;
     mpri_arena_destroy(&arena);
+    mpri_device_destroy(host);
     return 0;
 }
 

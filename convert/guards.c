@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "convert/flow.h"
-#include "convert/verify.h"
 
 /* ---- eps ---- */
 
@@ -232,16 +231,15 @@ static bool is_denied(const MixNode *n)
 
 static void guard_sum(Paint *p, MixNode *n)
 {
-    double most = 0, share;
-    bool finite, pool = mpri_node_is(n, "GlobalAveragePool AveragePool Mean");
-    bool known = p->o->range && n->n_in && n->in[0] && !n->scope->home &&
-                 p->o->range(p->o->range_user, n->in[0]->name, &most, &share, &finite);
+    PaintRange r;
+    bool pool = mpri_node_is(n, "GlobalAveragePool AveragePool Mean");
+    bool known = n->n_in && n->in[0] && mpri_paint_range(p, n->in[0], &r);
     int64_t depth = mpri_node_is(n, "Mean") ? n->n_in : reduction_depth(p, n);
     if (depth < 1 && !pool && !is_asked(n) && !is_denied(n)) {
         mpri_guard_noted(n, WHY_REDUCTION, "the depth of the sum is not known");
-    } else if (depth > 0 && known && (double)depth * most > 32752) {
+    } else if (depth > 0 && known && (double)depth * r.most > 32752) {
         mpri_guard_noted(n, WHY_REDUCTION, mpri_pool_print(p->m->pool, "sums of %lld values up to %.6g",
-                                                    (long long)depth, most));
+                                                    (long long)depth, r.most));
     }
 }
 
@@ -264,48 +262,6 @@ static void guard_reduction(Paint *p)
         if (p->m->to == MPR_FLOAT16 && mpri_node_is(n, sums)) guard_sum(p, n);
         if (p->o->max_reduction && mpri_node_is(n, "MatMul Gemm Conv ConvTranspose"))
             guard_products(p, n);
-    }
-}
-
-/* ---- ranges of activations ---- */
-
-/* What is wrong with the numbers of a value, or NULL. */
-static const char *out_of_range(Paint *p, const char *name, const char *what)
-{
-    double most, share;
-    bool finite;
-    if (!p->o->range(p->o->range_user, name, &most, &share, &finite)) return NULL;
-    const char *text = NULL;
-    if (!finite) text = mpri_pool_print(p->m->pool, "%s holds Inf or NaN", what);
-    else if (most * p->o->margin > 65504)
-        text = mpri_pool_print(p->m->pool, "%s: largest %.6g, times margin %g above 65504", what,
-                               most, p->o->margin);
-    else if (share > 0.01)
-        text = mpri_pool_print(p->m->pool, "%s: %.3g%% of the non-zero values below 6e-8", what,
-                               100 * share);
-    return text;
-}
-
-/* What a node computes inside, such as the variance of a normalisation. */
-static const char *inside_out_of_range(Paint *p, const MixValue *out)
-{
-    Pool *pool = p->m->pool;
-    return out ? out_of_range(p, mpri_pool_print(pool, MPRI_INSIDE "%s", out->name),
-                              mpri_pool_print(pool, "variance for %s", out->name)) : NULL;
-}
-
-static void guard_range(Paint *p)
-{
-    for (int i = 0; p->o->range && i < p->m->n_nodes; i++) {
-        MixNode *n = p->m->nodes[i];
-        if (n->scope->home) continue; /* names of a function are its own */
-        const char *bad = n->n_out && n->n_units ? inside_out_of_range(p, n->out[0]) : NULL;
-        for (int k = 0; k < n->n_in && !bad; k++)
-            if (n->in_unit[k] && !n->in[k]->initializer)
-                bad = out_of_range(p, n->in[k]->name, n->in[k]->name);
-        for (int k = 0; k < n->n_out && !bad; k++)
-            if (n->out_unit[k]) bad = out_of_range(p, n->out[k]->name, n->out[k]->name);
-        if (bad) mpri_guard_noted(n, WHY_RANGE_ACT, bad);
     }
 }
 
@@ -342,6 +298,6 @@ mpr_status mpri_paint_guards(Paint *p)
     if (!is_off(p, WHY_VARIANCE)) guard_variance(p);
     if (!is_off(p, WHY_REDUCTION)) guard_reduction(p);
     if (!is_off(p, WHY_LOSS)) guard_loss(p);
-    if (narrow && !is_off(p, WHY_RANGE_ACT)) guard_range(p);
+    if (narrow && !is_off(p, WHY_RANGE_ACT)) mpri_paint_range_act(p);
     return MPR_OK;
 }

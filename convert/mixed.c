@@ -165,15 +165,14 @@ static mpr_status colour(Mixed *c)
     return mpri_paint(&c->paint);
 }
 
-static bool plain_range(void *user, const char *value, double *most, double *tiny_share,
-                        bool *finite)
+static bool plain_range(const void *user, const char *place, PaintRange *out)
 {
-    return mpri_verify_range(user, value, most, tiny_share, finite);
+    return mpri_ranges_find(user, place, out);
 }
 
-static bool plain_dims(void *user, const char *value, int *rank, int64_t dims[8])
+static bool plain_dims(const void *user, const char *place, int *rank, int64_t dims[8])
 {
-    return mpri_verify_dims(user, value, rank, dims);
+    return mpri_ranges_dims(user, place, rank, dims);
 }
 
 /* What is done to the model before anything is decided. */
@@ -214,7 +213,7 @@ static mpr_status decide(Mixed *c)
     if (c->calib && c->o->to == MPR_FLOAT16) {
         c->po.range = plain_range;
         c->po.dims = plain_dims;
-        c->po.range_user = c->calib;
+        c->po.range_user = mpri_verify_ranges(c->calib);
     }
     c->paint = (Paint){.m = m, .o = &c->po, .err = c->err};
     TRY(colour(c));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "convert/casts.h"
+#include "convert/places.h"
 
 typedef struct Colour { /* by number of the unit; only of those that stand for others */
     bool deny, low, up, down, wanted;
@@ -295,7 +296,8 @@ static void take_dims(Paint *p)
     for (int i = 0; p->o->dims && i < p->m->n_values; i++) {
         MixValue *v = p->m->values[i];
         if (!v->scope->outer)
-            v->seen = p->o->dims(p->o->range_user, v->name, &v->seen_rank, v->seen_dims);
+            v->seen = p->o->dims(p->o->range_user, mpri_place(p->m->pool, v->scope, v->name),
+                                 &v->seen_rank, v->seen_dims);
     }
 }
 

@@ -8,6 +8,12 @@
 
 typedef enum PaintRule { RULE_EXCLUDE, RULE_INCLUDE, RULE_FORCE } PaintRule;
 
+typedef struct PaintRange { /* of a measured value */
+    double most; /* absolute */
+    double tiny; /* share of those that are not zero which are below the range of float16 */
+    bool finite;
+} PaintRange;
+
 typedef struct PaintOptions {
     const char *const *rules;  /* "exclude op:RE", in the order of the command line; may be NULL */
     const Profile *policy;     /* rules of a file and of --keep-fp32, before `rules`; may be NULL */
@@ -19,11 +25,11 @@ typedef struct PaintOptions {
     bool master;               /* train mode */
     const char *weights_oor;   /* NULL: keep-fp32 */
     double margin;
-    /* Largest and least absolute value, share below the range; false when the value is not known. */
-    bool (*range)(void *user, const char *value, double *most, double *tiny_share, bool *finite);
-    /* Measured dims of a value; false when they are not known. NULL without range. */
-    bool (*dims)(void *user, const char *value, int *rank, int64_t dims[8]);
-    void *range_user;
+    /* Of the value at a place (places.h); false when it is not known. NULL: no value is. */
+    bool (*range)(const void *user, const char *place, PaintRange *out);
+    /* Measured dims; NULL without range. */
+    bool (*dims)(const void *user, const char *place, int *rank, int64_t dims[8]);
+    const void *range_user;
     const char *const *raised; /* by number of the node: why it has to stay in float32, or NULL */
 } PaintOptions;
 
@@ -51,7 +57,10 @@ mpr_status mpri_paint_rules(Paint *p);  /* --exclude, --include, --force-include
 void mpri_paint_policy(Paint *p);       /* rules of the profile */
 void mpri_paint_apply(MixNode *n, PaintRule rule, MixReason why);
 mpr_status mpri_paint_guards(Paint *p);
+void mpri_paint_range_act(Paint *p);
 void mpri_paint_constants(Paint *p);    /* shape-path, weight-side, range-init */
+/* The range of a value over all turns and calls; false when it is not known. */
+bool mpri_paint_range(const Paint *p, const MixValue *v, PaintRange *out);
 void mpri_paint_weights(Paint *p);      /* range-init alone */
 const char *mpri_list_words(MixList list); /* the built-in list, blank-separated */
 /* After the painting: warnings for constants that change beyond rounding, or would; MPR_E_DATA when

@@ -6,41 +6,26 @@
  * converted model runs by itself. An Inf or NaN is born in a node when no input of it carries one
  * that is new; an added Cast passes that on, so that the node which reads it is named.
  *
- * Bodies are expanded while importing: nodes are found by the names that this gives their
- * outputs. */
+ * Bodies are expanded while importing: nodes are found by the places of their outputs
+ * (places.h). */
 #include "convert/verify.h"
 
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-typedef struct Range {
-    double most;
-    int64_t nonzero, tiny;
-    bool finite;
-} Range;
+#include "convert/places.h"
 
 typedef struct PlainBatch {
     BoundModel *b;
     Values v;
 } PlainBatch;
 
-typedef struct RangeEntry {
-    const char *name, *known_as;
-    Range r;
-    int rank;
-    int64_t dims[8];
-    bool lost;
-    UT_hash_handle hh;
-} RangeEntry;
-
 struct Plain {
     const CheckData *data;
     const Alloc *alloc;
-    Pool *pool;
     PlainBatch *batch;
-    RangeEntry *ranges; /* hash */
+    Ranges ranges;
 };
 
 typedef struct Twin { /* of a value of the converted model */
@@ -69,90 +54,6 @@ typedef struct Check {
 
 /* ---- the plain runs ---- */
 
-static void measure(Range *r, const Tensor *t)
-{
-    for (int64_t i = 0; i < t->n; i++) {
-        double x = fabs(mpri_load_f64(t->dtype, t->data, i));
-        if (!isfinite(x)) {
-            r->finite = false;
-            continue;
-        }
-        if (x > r->most) r->most = x;
-        r->nonzero += x != 0;
-        r->tiny += x != 0 && x < 6e-8;
-    }
-}
-
-static RangeEntry *range_entry(Plain *p, const char *name)
-{
-    Arena *hash_arena = p->pool->arena;
-    RangeEntry *e;
-    HASH_FIND(hh, p->ranges, name, strlen(name), e);
-    if (e) return e;
-    e = mpri_pool_take(p->pool, sizeof *e);
-    *e = (RangeEntry){.name = mpri_pool_text(p->pool, name, strlen(name)), .r = {.finite = true}};
-    e->known_as = e->name;
-    HASH_ADD_KEYPTR(hh, p->ranges, e->known_as, strlen(e->known_as), e);
-    if (e->lost) longjmp(p->pool->full, 1);
-    return e;
-}
-
-/* How many groups of neighbours n takes the variance of; 0: it takes none. */
-static int64_t groups_of(const Node *n, const Tensor *x)
-{
-    int64_t rows = 1;
-    int lead = 0;
-    if (mpri_is(n, OP_LayerNormalization)) lead = (int)((const LayerNormParams *)n->params)->axis;
-    else if (mpri_is(n, OP_RMSNormalization))
-        lead = (int)((const LayerNormParams *)n->params)->axis;
-    else if (mpri_is(n, OP_InstanceNormalization)) lead = 2;
-    else if (mpri_is(n, OP_GroupNormalization)) {
-        int64_t groups = ((const GroupNormParams *)n->params)->num_groups;
-        return x->dims[0] * (groups ? groups : x->dims[1]);
-    } else {
-        return 0;
-    }
-    if (lead < 0) lead += x->rank;
-    for (int k = 0; k < lead && k < x->rank; k++) rows *= x->dims[k];
-    return rows;
-}
-
-static void measure_inside(Plain *p, const Node *n, const Values *v)
-{
-    const Tensor *x = n->n_in && n->in[0] ? &v->v[n->in[0]->id] : NULL;
-    int64_t groups = x && x->data && x->n ? groups_of(n, x) : 0;
-    if (groups < 1 || !n->out[0]) return;
-    RangeEntry *e = range_entry(p, mpri_pool_print(p->pool, MPRI_INSIDE "%s", n->out[0]->name));
-    int64_t size = x->n / groups;
-    for (int64_t g = 0; g < groups && size; g++) {
-        double sum = 0, squares = 0;
-        for (int64_t i = g * size; i < (g + 1) * size; i++)
-            sum += mpri_load_f64(x->dtype, x->data, i);
-        double mean = mpri_is(n, OP_RMSNormalization) ? 0 : sum / (double)size;
-        for (int64_t i = g * size; i < (g + 1) * size; i++) {
-            double d = mpri_load_f64(x->dtype, x->data, i) - mean;
-            squares += d * d;
-        }
-        squares /= (double)size;
-        if (!isfinite(squares)) e->r.finite = false;
-        else if (squares > e->r.most) e->r.most = squares;
-    }
-}
-
-static void measure_all(Plain *p, const PlainBatch *batch)
-{
-    for (const Node *n = batch->b->g->first; n; n = n->next) measure_inside(p, n, &batch->v);
-    for (int i = 0; i < batch->b->g->n_values; i++) {
-        const Tensor *t = &batch->v.v[i];
-        const Value *v = batch->b->g->values[i];
-        if (v->kind == VAL_CONST || !mpri_dtype_is_float(t->dtype) || !t->data) continue;
-        RangeEntry *e = range_entry(p, v->name);
-        measure(&e->r, t);
-        e->rank = t->rank;
-        memcpy(e->dims, t->dims, sizeof e->dims);
-    }
-}
-
 static void end_batch(Plain *p, PlainBatch *b)
 {
     if (!b->b) return;
@@ -166,7 +67,7 @@ mpr_status mpri_verify_plain(const CheckData *data, const void *bytes, size_t si
 {
     Evaluator e = {.device = data->device, .memory = data->memory};
     Plain *p = mpri_pool_take(pool, sizeof *p);
-    *p = (Plain){.data = data, .alloc = alloc, .pool = pool};
+    *p = (Plain){.data = data, .alloc = alloc, .ranges.pool = pool};
     p->batch = mpri_pool_take(pool, sizeof *p->batch * (size_t)(data->batches + 1));
     *out = p;
     for (int i = 0; i < data->batches; i++) {
@@ -175,7 +76,7 @@ mpr_status mpri_verify_plain(const CheckData *data, const void *bytes, size_t si
         TRY(mpri_values_begin(&e, b->b, alloc, &b->v, err));
         mpr_status st = mpri_evaluate_all(&e, b->b, &b->v, err);
         if (st != MPR_OK) return mpri_err_where(err, "float32 run");
-        measure_all(p, b);
+        mpri_ranges_add(&p->ranges, b->b->g, b->v.v);
         if (!keep) end_batch(p, b);
     }
     return MPR_OK;
@@ -186,26 +87,9 @@ void mpri_verify_end(Plain *p)
     for (int i = 0; p && i < p->data->batches; i++) end_batch(p, &p->batch[i]);
 }
 
-bool mpri_verify_range(const Plain *p, const char *value, double *most, double *tiny_share,
-                       bool *finite)
+const Ranges *mpri_verify_ranges(const Plain *p)
 {
-    const RangeEntry *e;
-    HASH_FIND(hh, p->ranges, value, strlen(value), e);
-    if (!e) return false;
-    *most = e->r.most;
-    *finite = e->r.finite;
-    *tiny_share = e->r.nonzero ? (double)e->r.tiny / (double)e->r.nonzero : 0;
-    return true;
-}
-
-bool mpri_verify_dims(const Plain *p, const char *value, int *rank, int64_t dims[8])
-{
-    const RangeEntry *e;
-    HASH_FIND(hh, p->ranges, value, strlen(value), e);
-    if (!e) return false;
-    *rank = e->rank;
-    memcpy(dims, e->dims, sizeof e->dims);
-    return true;
+    return &p->ranges;
 }
 
 /* ---- nodes of the file by the names of their values ---- */
@@ -217,56 +101,59 @@ static const char *printed(Check *c, const char *a, const char *b)
     return s;
 }
 
-static bool own_scope(Check *c, const MixScope *s, const char *prefix)
+typedef struct Owner {
+    const char *known_as; /* place of an output */
+    const MixNode *node;
+    int at;
+    bool lost;
+    UT_hash_handle hh;
+} Owner;
+
+static Owner *owners_of(Check *c)
 {
-    const Graph *g = c->plain->b->g;
-    bool any = false;
-    for (int i = 0; i < s->n_nodes; i++) {
-        const MixNode *n = s->nodes[i];
-        for (int k = 0; k < n->n_out && k < 64; k++) {
-            const char *name = *n->out_name[k] ? printed(c, prefix, n->out_name[k]) : "";
-            const Value *v = *name ? mpri_graph_find_value(g, name) : NULL;
-            if (!v) continue;
-            any = true;
-            if (c->owner[v->id] < 0) c->owner[v->id] = n->number;
+    Arena *hash_arena = &c->arena;
+    Owner *all = NULL;
+    for (int i = 0; i < c->m->n_nodes; i++) {
+        const MixNode *n = c->m->nodes[i];
+        for (int k = 0; k < n->n_out; k++) {
+            if (!*n->out_name[k]) continue;
+            Owner *o = mpri_pool_take(&c->pool, sizeof *o), *old = NULL;
+            *o = (Owner){.node = n, .at = k};
+            o->known_as = mpri_place(&c->pool, n->scope, n->out_name[k]);
+            HASH_FIND(hh, all, o->known_as, strlen(o->known_as), old);
+            if (old) continue;
+            HASH_ADD_KEYPTR(hh, all, o->known_as, strlen(o->known_as), o);
+            if (o->lost) longjmp(c->pool.full, 1);
         }
     }
-    return any;
+    return all;
 }
 
-static const char *text_of(Check *c, const Tree *graph)
+/* The node of a function, or of the branch that was taken, that makes output k of its owner: it is
+ * called by its path. */
+static const MixNode *maker(Check *c, const MixNode *n, int k, const Node *made_by)
 {
-    return mpri_tree_text(&c->pool, graph, 2);
+    bool call = n->function, branch = !call && !strcmp(n->op, "If");
+    for (int b = 0; (call || branch) && made_by && b < n->n_bodies; b++) {
+        const MixScope *s = n->bodies[b];
+        const MixNode *inner = k < s->n_outputs && s->outputs[k] ? s->outputs[k]->maker : NULL;
+        const char *path = mpri_place(&c->pool, s, "");
+        const char *named = mpri_place_imported(&c->pool, made_by->name);
+        if (!inner || inner->scope != s || strncmp(named, path, strlen(path))) continue;
+        for (k = 0; k < inner->n_out && inner->out[k] != s->outputs[k];) k++;
+        return maker(c, inner, k, made_by);
+    }
+    return n;
 }
 
-/* The importer calls what it copies "OWNER/GRAPH/VALUE", in loops "OWNER/Loop/TURN/VALUE". */
-static void own_nodes(Check *c, const MixScope *s, const char *prefix)
+static void own_nodes(Check *c)
 {
-    enum { GAP = 3 }; /* turns without a name that is left */
-    own_scope(c, s, prefix);
-    for (int i = 0; i < s->n_nodes; i++) {
-        const MixNode *n = s->nodes[i];
-        const char *label = *n->name ? n->name : n->n_out ? printed(c, prefix, n->out_name[0]) : "";
-        for (int k = 0; k < n->n_bodies; k++) {
-            const MixScope *body = n->bodies[k];
-            const char *name = text_of(c, body->graph);
-            bool turns = !n->function && strcmp(n->op, "If") != 0;
-            const char *at = *n->name ? printed(c, prefix, label) : label;
-            at = printed(c, at, printed(c, "/", turns || n->function ? n->op : *name ? name : "branch"));
-            at = printed(c, at, "/");
-            if (!turns) {
-                own_nodes(c, body, at);
-                continue;
-            }
-            for (int turn = 0, missed = 0; missed < GAP; turn++) {
-                char number[32];
-                snprintf(number, sizeof number, "%d/", turn);
-                const char *inside = printed(c, at, number);
-                bool any = own_scope(c, body, inside);
-                missed = any ? 0 : missed + 1;
-                if (any) own_nodes(c, body, inside);
-            }
-        }
+    const Graph *g = c->plain->b->g;
+    Owner *all = owners_of(c), *o;
+    for (int i = 0; i < g->n_values; i++) {
+        const char *place = mpri_place_imported(&c->pool, g->values[i]->name);
+        HASH_FIND(hh, all, place, strlen(place), o);
+        if (o) c->owner[i] = maker(c, o->node, o->at, g->values[i]->def)->number;
     }
 }
 
@@ -520,7 +407,7 @@ static mpr_status run_batch(Check *c)
     if (!c->twin || !c->bad || !c->owner || !computed)
         return mpri_err_nomem(c->err, sizeof(Tensor) * (size_t)g->n_values);
     for (int i = 0; i < plain->n_values; i++) c->owner[i] = -1;
-    own_nodes(c, c->m->top, "");
+    own_nodes(c);
     find_twins(c);
     TRY(mpri_values_begin(&c->e, c->b, c->p->alloc, &c->total, c->err));
     for (int i = 0; i < g->n_values; i++) computed[i] = c->total.v[i];

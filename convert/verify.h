@@ -5,7 +5,7 @@
 #define MPRI_CONVERT_VERIFY_H
 
 #include "convert/evaluate.h"
-#include "convert/mix.h"
+#include "convert/ranges.h"
 
 typedef struct CheckData { /* data for a model, and how to run it */
     void *user;
@@ -62,13 +62,7 @@ typedef struct Plain Plain; /* runs of the plain model */
 mpr_status mpri_verify_plain(const CheckData *data, const void *bytes, size_t size, bool keep,
                              Pool *pool, const Alloc *alloc, Plain **out, Err *err);
 void mpri_verify_end(Plain *p); /* NULL-safe */
-/* Ranges of the float values of all batches; false when there is no value of this name. */
-bool mpri_verify_range(const Plain *p, const char *value, double *most, double *tiny_share,
-                       bool *finite);
-bool mpri_verify_dims(const Plain *p, const char *value, int *rank, int64_t dims[8]);
-/* Name under which the range of what a node computes inside is found (the variance of a
- * normalisation), by the name of its output. */
-#define MPRI_INSIDE "inside:"
+const Ranges *mpri_verify_ranges(const Plain *p); /* of all batches */
 /* m: what the bytes were made from, with its units coloured. sums: see Evaluator. v holds the
  * tolerance; the rest goes to the pool. nodes: gaps of single nodes as well. */
 mpr_status mpri_verify(Plain *p, const Mix *m, const void *bytes, size_t size, DType sums,

@@ -266,8 +266,9 @@ static mpr_status bind_outputs(Inliner *x, Names *names, size_t n, const char *c
     return MPR_OK;
 }
 
-static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, NodeProto *p,
-                             const Expansion *around)
+/* from: the node as the file has it, p: with the names of the place. */
+static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, const NodeProto *from,
+                             NodeProto *p, const Expansion *around)
 {
     Names *names = ARENA_NEW(&x->im->scratch, Names);
     Expansion e = {.nodes = fn->p->node,
@@ -277,7 +278,7 @@ static mpr_status enter_call(Inliner *x, const FunctionInfo *fn, NodeProto *p,
                    .call = p,
                    .function = fn,
                    .body = around->body};
-    e.path = mpri_inline_path(x, around->path, p, fn->p->name);
+    e.path = mpri_inline_path(x, around->path, from, fn->p->name);
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->closed = true;
     for (size_t i = 0; i < fn->p->n_input; i++) {
@@ -332,8 +333,8 @@ static mpr_status bind_branch(Inliner *x, const GraphProto *g, const NodeProto *
     return bind_outputs(x, e->names, g->n_output, formals, p, e);
 }
 
-static mpr_status enter_branch(Inliner *x, const GraphProto *g, NodeProto *p,
-                               const Expansion *around)
+static mpr_status enter_branch(Inliner *x, const GraphProto *g, const NodeProto *from,
+                               NodeProto *p, const Expansion *around)
 {
     Names *names = ARENA_NEW(&x->im->scratch, Names);
     Expansion e = {.nodes = g->node,
@@ -343,7 +344,7 @@ static mpr_status enter_branch(Inliner *x, const GraphProto *g, NodeProto *p,
                    .call = around->call,
                    .function = around->function,
                    .body = true};
-    e.path = mpri_inline_path(x, around->path, p, g->name && g->name[0] ? g->name : "branch");
+    e.path = mpri_inline_path(x, around->path, from, mpri_inline_branch(g, from));
     if (!names || !e.path) return mpri_err_nomem(x->err, sizeof *names);
     names->outer = around->names;
     TRY(mpri_inline_constants(x, g, &e));
@@ -388,10 +389,10 @@ static mpr_status take_main(Inliner *x, Expansion *at, int i)
     const FunctionInfo *fn = mpri_functions_of(x->im, x->f, n->p);
     const GraphProto *g = NULL;
     bool taken = false;
-    if (fn) return enter_call(x, fn, n->p, &e);
+    if (fn) return enter_call(x, fn, n->p, n->p, &e);
     if (is_standard(n->p)) TRY(mpri_inline_note_node(x, n->p));
     TRY(known_branch(x, n->p, &g));
-    if (g) return enter_branch(x, g, n->p, &e);
+    if (g) return enter_branch(x, g, n->p, n->p, &e);
     if (is_standard(n->p)) TRY(mpri_sequence_node(x, n->p, &e, &taken));
     if (is_standard(n->p) && !taken) TRY(mpri_unroll_enter(x, n->p, n->p, &e, &taken));
     if (taken) {
@@ -418,15 +419,14 @@ static mpr_status take_inner(Inliner *x, Expansion e, const NodeProto *from)
     if (g) { /* the branch as it was, since its names are renamed when it is entered */
         const AttributeProto *a = mpri_import_attr(
             from, g == mpri_import_attr(p, "then_branch")->g ? "then_branch" : "else_branch");
-        return enter_branch(x, a->g, p, &e);
+        return enter_branch(x, a->g, from, p, &e);
     }
     p->name = (char *)(uintptr_t)mpri_arena_printf(&x->im->d->proto, "%s%s", e.path,
                                                    from->name ? from->name : "");
     if (!p->name) return mpri_err_nomem(x->err, 0);
     if (fn) {
         while (work.n > 0) TRY(rename_graph(x, &work, &e, work.todo[--work.n]));
-        p->name = from->name;
-        return enter_call(x, fn, p, &e);
+        return enter_call(x, fn, from, p, &e);
     }
     if (is_standard(p)) TRY(mpri_sequence_node(x, p, &e, &taken));
     if (taken) return MPR_OK;

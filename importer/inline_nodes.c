@@ -283,3 +283,18 @@ const char *mpri_inline_why(const char *key)
         return "sequences and optional values cannot enter or leave the model";
     return NULL;
 }
+
+/* ---- paths */
+
+const char *mpri_inline_branch(const GraphProto *g, const NodeProto *from)
+{
+    const AttributeProto *branch[2] = {mpri_import_attr(from, "then_branch"),
+                                       mpri_import_attr(from, "else_branch")};
+    const char *name[2] = {"", ""};
+    for (int i = 0; i < 2; i++)
+        if (branch[i] && branch[i]->g && branch[i]->g->name) name[i] = branch[i]->g->name;
+    int taken = branch[0] && branch[0]->g == g ? 0 : 1;
+    return strcmp(name[0], name[1]) && *name[taken] ? name[taken]
+           : taken                                  ? "else_branch"
+                                                    : "then_branch";
+}

@@ -73,6 +73,8 @@ const char *mpri_inline_look(const Names *names, const char *name);
 const char *mpri_inline_fresh(Inliner *x, const char *path, const char *name);
 /* "outer/CALL/what/" */
 const char *mpri_inline_path(Inliner *x, const char *path, const NodeProto *p, const char *what);
+/* What a branch is called in paths: its graph's name, if that tells it from the other one's. */
+const char *mpri_inline_branch(const GraphProto *g, const NodeProto *from);
 /* Names that a body's nodes write get fresh ones in `names`. */
 mpr_status mpri_inline_define(Inliner *x, Names *names, const char *path, NodeProto **nodes,
                               size_t n);

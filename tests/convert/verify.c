@@ -318,6 +318,39 @@ static void sums_and_births(void **state)
     fails(f, from, to, &o, MPR_E_TOLERANCE, "node 'mm' (MatMul), where the first Inf is born");
 }
 
+/* In bodies and functions the node inside is named, also where its output is called differently
+ * outside. */
+static void births_inside(void **state)
+{
+    static const char *const rows[][3] = {
+        {"range_if", ".*", "'if.then_branch/it'"},
+        {"range_if_same", ".*", "'if.then_branch/it'"},
+        {"range_if_out", ".*", "'if.then_branch/it'"},
+        {"range_if_out", "it", "'if.then_branch/it'"},
+        {"range_if_unnamed", ".*", "'if.then_branch/#0.then_branch/it'"},
+        {"range_loop", ".*", "'loop.body/it'"},
+        {"range_nested", ".*", "'loop.body/if.then_branch/it'"},
+        {"range_scan", ".*", "'scan.body/it'"},
+        {"range_call", ".*", "'call:Swell/it'"},
+        {"range_call_out", ".*", "'call:Scale/it'"},
+        {"range_call_out", "it", "'call:Scale/it'"},
+        {"range_calls", ".*", "'#2:Swell/it'"},
+    };
+    Fixture *f = *state;
+    const int64_t dims[] = {2, 8};
+    const char *data = put_data(f, "big.npz", "x", 2, dims, 900);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char from[64], rule[64], where[80];
+        snprintf(from, sizeof from, "convert/check/guard_%s.onnx", rows[i][0]);
+        snprintf(rule, sizeof rule, "force-include node:%s", rows[i][1]);
+        snprintf(where, sizeof where, "node %s (Mul), where the first Inf is born", rows[i][2]);
+        mpr_convert_options o = options(data);
+        o.rtol = 0.5;
+        o.rules = (const char *const[]){rule, NULL};
+        fails(f, test_data(from), in_folder(f->folder, "y.onnx"), &o, MPR_E_TOLERANCE, where);
+    }
+}
+
 static void data_are_checked(void **state)
 {
     Fixture *f = *state;
@@ -433,6 +466,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(breach_beside_data, setup, teardown),
         cmocka_unit_test_setup_teardown(verified_again, setup, teardown),
         cmocka_unit_test_setup_teardown(sums_and_births, setup, teardown),
+        cmocka_unit_test_setup_teardown(births_inside, setup, teardown),
         cmocka_unit_test_setup_teardown(data_are_checked, setup, teardown),
         cmocka_unit_test(search_is_short),
         cmocka_unit_test_setup_teardown(found, setup, teardown),

@@ -146,8 +146,8 @@ static void test_constant_branch(void **state)
         GRAPH_ADD_NODE(&g, &n);
         wm_value(&g, 12, "y", MPR_FLOAT32, D(2));
         Wire m = wm_model(&g, 8, 17);
-        expect(import_text(&m), NAMES(taken ? "y: f32[2] = Add(x, if/branch/w)"
-                                            : "y: f32[2] = Sub(x, if/branch/w)"));
+        expect(import_text(&m), NAMES(taken ? "y: f32[2] = Add(x, if/then_branch/w)"
+                                            : "y: f32[2] = Sub(x, if/else_branch/w)"));
     }
 }
 

@@ -24,11 +24,11 @@ def value(name, dims, elem=FLOAT):
     return helper.make_tensor_value_info(name, elem, dims)
 
 
-def save(name, nodes, initializers=(), inputs=None, outputs=None, opset=17, infos=()):
+def save(name, nodes, initializers=(), inputs=None, outputs=None, opset=17, infos=(), functions=()):
     graph = helper.make_graph(nodes, name, inputs or [value("x", ["n", 8])], outputs or [value("y", None)],
                               list(initializers), value_info=list(infos))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8,
-                              producer_name="")
+    imports = [helper.make_opsetid(d, v) for d, v in ([("", opset), ("own", 1)] if functions else [("", opset)])]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8, producer_name="", functions=functions)
     with open(name + ".onnx", "wb") as f:
         f.write(model.SerializeToString(deterministic=True))
 
@@ -206,3 +206,55 @@ save("long_chain", [N("MatMul", ["x", "W"], ["h"], "mm"), N("Softmax", ["h"], ["
      [N("Relu", [a], [b], b) for a, b in zip(chain, chain[1:])] + [N("Exp", ["r99"], ["y"], "end")], [W])
 save("sequence", [N("MatMul", ["x", "W"], ["h"], "mm"), N("SequenceConstruct", ["h", "h"], ["q"], "make"),
                   N("SequenceAt", ["q", "one"], ["k"], "at"), N("MatMul", ["k", "V"], ["y"], "end")], [W, V, const("one", 1, np.int64)])
+
+# What is measured inside: `it` is large at the larger scale of the data, and nothing of that is seen outside but in "out".
+up, down = const("up", 1000.0), const("down", 0.001)
+swell = [N("Mul", ["h", "up"], ["t0"], "it"), N("Mul", ["t0", "down"], ["t1"], "back")]
+other = body("b", [N("Abs", ["h"], ["t0"], "other")], [], [value("t0", ["n", 8])])
+
+
+def guarded_if(name, then, result, label="a"):
+    guarded(name, [N("If", ["flag"], ["k0"], "if", then_branch=body(label, then, [], [value(result, ["n", 8])]), else_branch=other),
+                   N("Relu", ["k0"], ["k"], "behind")], [up, down, flag])
+
+
+def guarded_loop(name, nodes, result, turns):
+    guarded(name, [N("Loop", ["turns", "", "h"], ["k"], "loop",
+                     body=body("b", nodes + [N("Identity", ["c"], ["d"])], [value("i", [], INT64), value("c", [], BOOL), value("s", ["n", 8])],
+                               [value("d", [], BOOL), value(result, ["n", 8])]))],
+            [up, down, flag, const("ten", 10.0), const("turns", turns, np.int64)])
+
+
+guarded_if("range_if", swell, "t1")
+guarded_if("range_if_same", swell, "t1", "b")  # both branches are called b and hold a t0
+guarded_if("range_if_out", swell[:1], "t0")
+guarded_if("range_if_unnamed", [N("If", ["flag"], ["t2"], then_branch=body("", swell, [], [value("t1", ["n", 8])]), else_branch=other)], "t2")
+guarded_loop("range_loop", [N("Mul", ["s", "up"], ["t0"], "it"), N("Mul", ["t0", "down"], ["t1"], "back")], "t1", 2)
+guarded_loop("range_state", [N("Mul", ["s", "ten"], ["t0"], "it")], "t0", 2)
+guarded_loop("range_nested", [N("If", ["flag"], ["t2"], "if", then_branch=body("a", [N("Mul", ["s", "up"], ["t0"], "it"), N("Mul", ["t0", "down"], ["t1"], "back")],
+                                                                                [], [value("t1", ["n", 8])]),
+                                else_branch=body("b", [N("Abs", ["s"], ["t3"], "other")], [], [value("t3", ["n", 8])]))], "t2", 2)
+guarded("range_scan", [N("Scan", ["zero8", "h"], ["last", "k"], "scan", num_scan_inputs=1, body=body(
+            "turn", [N("Mul", ["row", "up"], ["t0"], "it"), N("Mul", ["t0", "down"], ["t1"], "back"), N("Add", ["s", "t1"], ["t2"], "sum")],
+            [value("s", [8]), value("row", [8])], [value("t2", [8]), value("t1", [8])]))], [up, down, const("zero8", [0.0] * 8)])
+
+
+def function(name, nodes, inputs, outputs):
+    return helper.make_function("own", name, inputs, outputs, nodes, [helper.make_opsetid("", 17)])
+
+
+swell_f = function("Swell", [N("Mul", ["v", "u"], ["t0"], "it"), N("Mul", ["t0", "w"], ["t1"], "back")], ["v", "u", "w"], ["t1"])
+scale_f = function("Scale", [N("Mul", ["v", "u"], ["t0"], "it")], ["v", "u"], ["t0"])
+
+
+def call(name, inputs, out, node=""):
+    return helper.make_node(name, inputs, [out], name=node, domain="own")
+
+
+guarded("range_call", [call("Swell", ["h", "up", "down"], "k", "call")], [up, down], functions=[swell_f])
+guarded("range_call_out", [call("Scale", ["h", "up"], "a", "call"), N("Relu", ["a"], ["k"], "behind")], [up], functions=[scale_f])
+# Two calls of one function: only the second one's values are large.
+guarded("range_calls", [call("Swell", ["h", "one1", "one1"], "a", "first"), call("Swell", ["a", "up", "down"], "k")],
+        [up, down, const("one1", 1.0)], functions=[swell_f])
+norm_f = function("Norm", [N("Mul", ["v", "u"], ["t0"], "scale"), N("LayerNormalization", ["t0", "g"], ["t1"], "it")], ["v", "u", "g"], ["t1"])
+guarded("range_norm", [call("Norm", ["h", "c", "g"], "k", "call")], [const("c", 100.0), const("g", [1.0] * 8)], functions=[norm_f])

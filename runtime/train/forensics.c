@@ -145,10 +145,23 @@ void mpri_search_value(Search *f, int step, const Value *v)
     if (*first < 0) *first = step;
 }
 
+/* The first node that reads a copy of a weight which only the copy's type cannot hold. */
+static void look_at_copies(Search *f, int step)
+{
+    const Node *n = f->p->steps[step].node;
+    for (int k = 0; k < n->n_in && f->first[0] < 0; k++) {
+        const Value *v = n->in[k];
+        if (!v || v->kind != VAL_SLOT || f->state[v->id] != STATE_BAD) continue;
+        f->copy = v;
+        f->first[0] = step;
+    }
+}
+
 static PlanWord first_run(void *user, int step, bool done)
 {
     Search *f = user;
     const Node *n = f->p->steps[step].node;
+    if (!done) look_at_copies(f, step);
     if (!done) return n->op->flags & OPF_EFFECT ? PLAN_SKIP : PLAN_GO;
     for (int k = 0; k < n->n_out; k++)
         if (n->out[k]) mpri_search_value(f, step, n->out[k]);
@@ -212,8 +225,29 @@ static mpr_status run(Search *f, int segment, uint64_t count, PlanWatch watch, E
 
 /* ---- what goes in: inputs, constants, parameters ---- */
 
+/* The parameter in float32 of a copy in 16 bits. */
+static const StoreSlot *master_of(const Search *f, const Value *v)
+{
+    const Store *store = &f->s->store;
+    int param = f->p->graph->slots[v->slot].param;
+    for (int i = 0; i < store->n; i++)
+        if (store->slots[i].cls == SLOT_PARAM && store->slots[i].param == param) return &store->slots[i];
+    return NULL;
+}
+
+static bool measure_master(const Search *f, const Value *v, TensorRange *r)
+{
+    const StoreSlot *master = v->kind == VAL_SLOT ? master_of(f, v) : NULL;
+    void *copy = NULL;
+    const void *data = master ? slot_view(f->s, master, &copy) : NULL;
+    if (data) mpri_tensor_range(master->dtype, data, mpri_shape_elements(&v->shape), r);
+    mpri_free(&f->s->ctx->alloc, copy);
+    return data != NULL;
+}
+
 /* A NaN anywhere, or a parameter that is not finite, is the culprit; an infinity in an input or a
- * constant may be a mask. */
+ * constant may be a mask. A copy of a good parameter overflowed when it was made: whoever reads it
+ * comes first. */
 bool mpri_search_sources(Search *f)
 {
     const Plan *p = f->p;
@@ -228,6 +262,11 @@ bool mpri_search_sources(Search *f)
         int64_t n = data ? mpri_shape_elements(&v->shape) : 0,
                 at = n ? mpri_first_nonfinite(v->dtype, data, n) : -1;
         if (at < 0) continue;
+        TensorRange r;
+        if (v->kind == VAL_SLOT && g->slots[v->slot].cls == SLOT_COPY && measure_master(f, v, &r) && r.first < 0) {
+            f->state[v->id] = STATE_BAD;
+            continue;
+        }
         unsigned signs = signs_of(v->dtype, data, n, at);
         f->state[v->id] = (unsigned char)signs;
         f->roots[v->id] = v;
@@ -246,6 +285,21 @@ static void describe_source(Search *f, const Value *v)
     o->dtype = v->dtype;
     measure(f, v, &o->range);
     o->is_nan = isnan(mpri_load_f64(v->dtype, value_data(f->p, v), o->range.first));
+}
+
+/* The cast that made the copy, as it would be told where it is a node. */
+static void describe_copy(Search *f)
+{
+    NonFinite *o = f->out;
+    const Value *v = f->copy;
+    o->kind = BAD_FORWARD;
+    mpri_forensics_node(f->s, f->p->steps[f->first[0]].node, o->node, o->op);
+    snprintf(o->op, sizeof o->op, "cast to %s", mpri_dtype_long(v->dtype));
+    mpri_forensics_tensor(f->p, v, o->tensor, sizeof o->tensor);
+    o->dtype = v->dtype;
+    measure(f, v, &o->range);
+    snprintf(o->in[0].tensor, sizeof o->in[0].tensor, "%.100s", o->tensor);
+    o->n_in = measure_master(f, v, &o->in[0].range);
 }
 
 mpr_status mpri_search_open(Search *f, mpr_session *s, Plan *p, Err *err)
@@ -301,6 +355,7 @@ static bool search(Search *f, uint64_t count, bool backward, Err *err)
 {
     NonFinite *o = f->out;
     f->first[0] = f->first[1] = f->stop_at = -1;
+    f->copy = NULL;
     if (run(f, SEG_FORWARD, count, first_run, err) != MPR_OK) return false;
     const Value *loss = mpri_plan_output(f->p, "loss");
     const void *data = loss ? mpri_plan_view(f->p, loss) : NULL;
@@ -309,12 +364,16 @@ static bool search(Search *f, uint64_t count, bool backward, Err *err)
     if (!bad_loss && backward) {
         if (run(f, SEG_BACKWARD, count, first_run, err) != MPR_OK) return false;
         const Value *v = f->first[1] >= 0 ? bad_operand(f, f->first[1]) : NULL;
-        bool forward = v && v->kind == VAL_NODE && v->def->segment == SEG_FORWARD;
+        bool forward = v && (v->kind == VAL_SLOT || (v->kind == VAL_NODE && v->def->segment == SEG_FORWARD));
         if (!forward) step = f->first[1];
     } else if (!bad_loss) {
         return false;
     }
     if (step < 0) return false;
+    if (f->copy && step == f->first[0]) {
+        describe_copy(f);
+        return true;
+    }
     const Value *input = infinite_input(f, step);
     if (input) {
         if (run(f, SEG_FORWARD, count, no_run, err) != MPR_OK) return false;

@@ -80,6 +80,7 @@ typedef struct Search {
     const Value **roots;  /* by value id: the input or constant that an infinity comes from */
     unsigned char *state; /* by value id */
     int first[2];         /* first bad step of the forward and the backward segment, -1 */
+    const Value *copy;    /* read by first[0]: a weight's copy in 16 bits that overflowed, or NULL */
     int stop_at;          /* second run: the step to measure, -1 in the first */
     NonFinite *out;
     const Node *culprit;

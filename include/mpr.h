@@ -380,7 +380,8 @@ MPR_API MPR_MUST_USE mpr_status mpr_scaler_unscale(mpr_scaler *scaler, mpr_optim
 /* outcome may be NULL: then nothing is read back from the device. */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_step(mpr_scaler *scaler, mpr_optimizer *opt, mpr_step_outcome *outcome);
 /* MPR_E_NONFINITE (diverged) when max_consecutive_skips is reached, after its effect: the text names step, last
- * scales, and the first bad tensor and node, as mpr_session_find_nonfinite does. */
+ * scales, and the first bad tensor and node, as mpr_session_find_nonfinite does. On a GPU a loop that asks for no
+ * outcome is told by the update after its next mpr_scaler_scale or mpr_scaler_state_get. */
 MPR_API MPR_MUST_USE mpr_status mpr_scaler_update(mpr_scaler *scaler);
 /* Outcome of the last step of opt by this scaler, also after update: for a step that was called with NULL.
  * MPR_E_ORDER when there was none. */

@@ -370,7 +370,10 @@ mpr_status mpri_scaler_outcome(mpr_scaler *sc, mpr_optimizer *opt, mpr_step_outc
         return order(err, "there is no outcome: this optimizer was not stepped by this scaler",
                      "call mpr_scaler_step first");
     if (!e->nothing) TRY(mpri_optimizer_skipped(opt, &skipped, err));
-    if (skipped && e->stage == OPT_STEPPED) describe(sc);
+    if (skipped && e->stage == OPT_STEPPED) {
+        sc->waited = true;
+        describe(sc);
+    }
     *outcome = e->nothing ? MPR_STEP_NOTHING : skipped ? MPR_STEP_SKIPPED : MPR_STEP_UPDATED;
     return MPR_OK;
 }
@@ -384,7 +387,7 @@ static void next_window(mpr_scaler *sc)
         e->stage = OPT_READY;
         e->checked = false; /* the outcome may still be asked for */
     }
-    sc->described = false;
+    sc->described = sc->waited = false;
     sc->generation++;
     sc->s->generation++;
 }
@@ -423,11 +426,12 @@ static mpr_status diverged(mpr_scaler *sc, Err *err)
                                            "named operator in fp32");
 }
 
-/* What the update found, where the host sees it without waiting: the culprit is described while its
- * gradient is there. Elsewhere the update after the next mpri_scaler_read tells of a run of skips. */
+/* What the update found, where the host sees it without waiting or has waited for this skip already: the
+ * culprit is described while its gradient is there. Elsewhere the update after the next mpri_scaler_read
+ * tells of a run of skips. */
 static mpr_status look(mpr_scaler *sc, int64_t skips, int64_t updates, bool *news, Err *err)
 {
-    *news = !sc->s->device->shared && !sc->waits;
+    *news = !sc->s->device->shared && !sc->waits && !sc->waited;
     if (*news) return MPR_OK;
     TRY(mpri_scaler_read(sc, err));
     *news = sc->skips > skips;
@@ -457,7 +461,7 @@ mpr_status mpri_scaler_update(mpr_scaler *sc, Err *err)
     TRY(look(sc, skips, updates, &news, err));
     next_window(sc);
     bool over = sc->o.max_consecutive_skips && sc->skips_in_row >= sc->o.max_consecutive_skips;
-    return over && news && known ? diverged(sc, err) : MPR_OK;
+    return over && news && (known || !sc->stale) ? diverged(sc, err) : MPR_OK;
 }
 
 mpr_status mpri_scaler_update_to(mpr_scaler *sc, float scale, Err *err)

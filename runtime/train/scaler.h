@@ -32,6 +32,7 @@ struct mpr_scaler {
     mpr_scaler_options o; /* every field meant as it stands; max_consecutive_skips 0 = never stop */
     bool started;         /* a loss was scaled */
     bool waits;           /* update looks at what it did, whatever the device */
+    bool waited;          /* somebody has read that this window is skipped */
     Arena arena;
     struct {
         const char *state, *rule, *divisor; /* as kernels/update_rule.h says */

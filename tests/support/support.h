@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <cmocka.h>
 #include "runtime/base/err.h"
 
@@ -25,6 +26,9 @@ void test_assert_error(mpr_status code, const Err *err, const char *const *words
                      error_.where, error_.advice);                                                 \
         }                                                                                          \
     } while (0)
+
+/* The device of mpr_context_options: the CPU, or in a program with a CUDA device what MPR_TEST_DEVICE says. */
+#define TEST_DEVICE getenv("MPR_TEST_DEVICE")
 
 /* Takes away a folder below /tmp that a test has made. */
 void test_remove_folder(const char *path);

@@ -42,7 +42,7 @@ static void train(Run *run, const char *model, int threads, const char *const *f
         "sequential", "per-device-train-batch-size", "8", "per-device-eval-batch-size", "16",
         "logging-steps", "1", "report-to", "none", "eval-on-start", "true", "eval-strategy",
         "steps", "eval-steps", "10", NULL};
-    mpr_context_options co = {.size = sizeof(co), .threads = threads};
+    mpr_context_options co = {.size = sizeof(co), .device = TEST_DEVICE, .threads = threads};
     mpr_context *ctx;
     mpr_model *m;
     mpr_trainer_options *o;

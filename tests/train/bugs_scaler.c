@@ -419,7 +419,7 @@ static void product_of_66250(void)
                                  .autocast = MPR_FLOAT16,
                                  .loss = "mse",
                                  .keep_fp32 = kept ? keep : NULL};
-        mpr_context_options co = {.size = sizeof co, .threads = 1};
+        mpr_context_options co = {.size = sizeof co, .device = TEST_DEVICE, .threads = 1};
         float x[2] = {182, 182}, y[2] = {0, 0}, loss;
         Net n = {0};
         assert_int_equal(mpr_context_create(&co, &n.ctx), MPR_OK);

@@ -59,7 +59,7 @@ static int64_t on_batch(void *user, mpr_session *s, int64_t epoch, int64_t batch
 static void train(Run *run, const char *model_file, const char *data, const char *const *flags)
 {
     mpr_context_options co = {
-        .size = sizeof(co), .threads = 1, .log = on_message, .log_user = run};
+        .size = sizeof(co), .device = TEST_DEVICE, .threads = 1, .log = on_message, .log_user = run};
     mpr_context *ctx;
     mpr_model *model;
     mpr_trainer_options *o;

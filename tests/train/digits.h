@@ -17,7 +17,7 @@ typedef struct Digits {
 
 static inline void digits_open(Digits *d, int threads)
 {
-    mpr_context_options o = {.size = sizeof(o), .threads = threads};
+    mpr_context_options o = {.size = sizeof(o), .device = TEST_DEVICE, .threads = threads};
     assert_int_equal(mpr_context_create(&o, &d->ctx), MPR_OK);
     assert_call(mpr_model_load(d->ctx, test_data("digits/model_ts.onnx"), NULL, &d->model), d->ctx);
     assert_call(mpr_tensors_load(d->ctx, test_data("digits/train.npz"), &d->train), d->ctx);

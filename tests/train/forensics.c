@@ -22,7 +22,7 @@ typedef struct Bench {
 static void open_bench(Bench *b, const LittleModel *m, const mpr_session_options *given,
                        const mpr_scaler_options *scaler)
 {
-    mpr_context_options co = {.size = sizeof co, .threads = 1};
+    mpr_context_options co = {.size = sizeof co, .device = TEST_DEVICE, .threads = 1};
     mpr_session_options o = {.size = sizeof o, .autocast = MPR_FLOAT16, .loss = "mse"};
     if (given) o = *given;
     mpr_sgd sgd = {.size = sizeof sgd, .learning_rate = 1e-3};

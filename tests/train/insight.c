@@ -83,7 +83,7 @@ static int64_t on_batch(void *user, mpr_session *s, int64_t epoch, int64_t batch
 static void train(Run *run, const char *scale, const char *option, const char *value)
 {
     mpr_context_options co = {
-        .size = sizeof(co), .threads = 1, .log = on_message, .log_user = run};
+        .size = sizeof(co), .device = TEST_DEVICE, .threads = 1, .log = on_message, .log_user = run};
     mpr_trainer_options *o;
     mpr_trainer *t;
     snprintf(run->out, sizeof(run->out), "/tmp/mpr-insight-%ld", (long)getpid());

@@ -32,7 +32,7 @@ static inline LittleModel linear(float spread)
 static inline void open_net(Net *n, float spread, mpr_dtype low, const mpr_scaler_options *so)
 {
     mpr_context_options co = {
-        .size = sizeof co, .threads = 1, .device = getenv("MPR_TEST_DEVICE")};
+        .size = sizeof co, .threads = 1, .device = TEST_DEVICE};
     LittleModel m = linear(spread);
     mpr_session_options o = {
         .size = sizeof o, .autocast = low, .loss = "mse", .logits = "y"};

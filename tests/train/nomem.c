@@ -73,7 +73,7 @@ static mpr_status attempt(Meter *m, const char *folder, const float *x, const in
     mpr_context *ctx = NULL;
     mpr_model *model = NULL;
     mpr_context_options o = {
-        .size = sizeof(o), .alloc = meter_alloc, .free = meter_free, .alloc_user = m, .threads = 1};
+        .size = sizeof(o), .device = TEST_DEVICE, .alloc = meter_alloc, .free = meter_free, .alloc_user = m, .threads = 1};
     m->count = 0;
     mpr_status status = mpr_context_create(&o, &ctx);
     if (status == MPR_OK)

@@ -267,7 +267,7 @@ static void each(void (*check)(mpr_context *, const SizeRow *, bool))
 {
     const int64_t *const lies[] = {D(1), D(2, 6), D(1, 1), D(100, 1000), D(7, 1, 7)};
     mpr_context *ctx;
-    mpr_context_options o = {.size = sizeof o, .threads = 1};
+    mpr_context_options o = {.size = sizeof o, .device = TEST_DEVICE, .threads = 1};
     assert_int_equal(mpr_context_create(&o, &ctx), MPR_OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int as_output = 0; as_output < 2; as_output++) {
@@ -311,7 +311,7 @@ static void rank_from_data(void **state)
     mpr_context *ctx;
     mpr_model *m;
     mpr_session *s;
-    mpr_context_options o = {.size = sizeof o, .threads = 1};
+    mpr_context_options o = {.size = sizeof o, .device = TEST_DEVICE, .threads = 1};
     mpr_session_options so = {.size = sizeof so, .loss = "output:loss"};
     assert_int_equal(mpr_context_create(&o, &ctx), MPR_OK);
     assert_call(mpr_model_load(ctx, wm_write_model("rank.onnx", &wire), NULL, &m), ctx);
@@ -359,7 +359,7 @@ static void labels_from_data(void **state)
     mpr_context *ctx;
     mpr_model *m;
     mpr_session *s;
-    mpr_context_options o = {.size = sizeof o, .threads = 1};
+    mpr_context_options o = {.size = sizeof o, .device = TEST_DEVICE, .threads = 1};
     mpr_session_options so = {.size = sizeof so, .loss = "cross-entropy"};
     assert_int_equal(mpr_context_create(&o, &ctx), MPR_OK);
     assert_call(mpr_model_load(ctx, wm_write_model("labels.onnx", &wire), NULL, &m), ctx);

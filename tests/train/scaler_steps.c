@@ -223,7 +223,7 @@ static void adam_without_gradient(void **state)
 
 static void open_model(Net *n, const LittleModel *m, const char *loss)
 {
-    mpr_context_options co = {.size = sizeof co, .threads = 1};
+    mpr_context_options co = {.size = sizeof co, .device = TEST_DEVICE, .threads = 1};
     mpr_session_options o = {.size = sizeof o, .autocast = MPR_FLOAT16, .loss = loss};
     mpr_sgd sgd = {.size = sizeof sgd, .learning_rate = 1};
     *n = (Net){0};

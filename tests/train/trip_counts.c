@@ -49,7 +49,7 @@ static const char *loop_model(const char *limit)
 static mpr_context *open_context(void)
 {
     mpr_context *ctx;
-    mpr_context_options o = {.size = sizeof o, .threads = 1};
+    mpr_context_options o = {.size = sizeof o, .device = TEST_DEVICE, .threads = 1};
     assert_int_equal(mpr_context_create(&o, &ctx), MPR_OK);
     return ctx;
 }

@@ -46,7 +46,7 @@ static LittleModel classifier(bool own)
 
 static void open_net(Net *n, mpr_dtype low, bool own, int window, bool over_labels)
 {
-    mpr_context_options co = {.size = sizeof co, .threads = 1};
+    mpr_context_options co = {.size = sizeof co, .device = TEST_DEVICE, .threads = 1};
     LittleModel m = classifier(own);
     const char *frozen[] = {"half", "one", NULL};
     mpr_session_options o = {.size = sizeof o,
@@ -236,7 +236,7 @@ static void what_is_refused(void **state)
     assert_non_null(strstr(mpr_last_error(n.s).advice, "count_labels"));
     close_net(&n);
     /* a loss with a further term has no number of labels */
-    mpr_context_options co = {.size = sizeof co, .threads = 1};
+    mpr_context_options co = {.size = sizeof co, .device = TEST_DEVICE, .threads = 1};
     LittleModel m = classifier(true);
     m.nodes[6] = (LittleNode){"ReduceMean", "/reg", "r", "reg", "keepdims=0"};
     m.nodes[7] = (LittleNode){"Add", "/sum", "loss reg", "total", NULL};
@@ -307,7 +307,7 @@ static int on_step(void *user, int64_t step, int64_t max_steps, const mpr_step_r
 
 static void train(Feed *f, const int *cut, const char *window, const char *mean)
 {
-    mpr_context_options co = {.size = sizeof co, .threads = 1};
+    mpr_context_options co = {.size = sizeof co, .device = TEST_DEVICE, .threads = 1};
     mpr_context *ctx;
     mpr_model *model;
     mpr_trainer_options *o;

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Proves mpr on the GPU at hand and measures it, in under 5 minutes: one table last, the same as JSON.
-#   tools/gpu_check.sh [--short] [--json FILE] [--seconds N]
+#   tools/gpu_check.sh [--short] [--json FILE] [--seconds N] [--pack FILE ARCH] [--packed FILE]
 #     --short       without a GPU: the kernels' sources on the CPU, small sizes, no figures of speed
+#     --pack FILE ARCH   builds what is run for compute capability ARCH (90), with the libraries that it needs, into
+#                   FILE (.tar.gz) and ends: for a GPU machine where nothing can be installed or built
+#     --packed FILE runs what is in FILE instead of building
 #     --json FILE   default build/gpu-check.json
 #     --seconds N   what is not begun by then is reported as skipped [280, with --short 1200]
 # Rows: every operator case against the reference, bundled models beside the CPU, compute-sanitizer,
@@ -11,21 +14,28 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 root=$PWD
 
-short=no json=$root/build/gpu-check.json limit=
+short=no json=$root/build/gpu-check.json limit='' pack='' arch='' packed=''
 while [ $# -gt 0 ]; do
     case $1 in
         --short) short=yes ;;
         --json) json=${2:?--json takes a file}; shift ;;
         --seconds) limit=${2:?--seconds takes a number}; shift ;;
-        *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        --pack) pack=$(realpath -m "${2:?--pack takes a file}") arch=${3:?--pack takes a file and a compute capability such as 90}; shift 2 ;;
+        --packed) packed=$(realpath -e "${2:?--packed takes a file}") || exit 2; shift ;;
+        *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
-[ -n "$limit" ] || { [ $short = yes ] && limit=1200 || limit=280; }
+if [ -z "$limit" ]; then
+    limit=280
+    [ $short = no ] || limit=1200
+    [ -z "$pack" ] || limit=7200
+fi
 python=${PYTHON:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 rows=$work/rows
+gpu=none
 : >"$rows"
 mkdir -p build "$(dirname "$json")"
 
@@ -46,11 +56,17 @@ run() {
     timeout --kill-after=5 "$(left)" "$@" >"$log" 2>&1
 }
 
-# fate CHECK CASE STATUS LOG [FIGURES]: one row of what ended with STATUS; 77 is a program's own "skipped"
+# fate CHECK CASE STATUS LOG [FIGURES]: one row of what ended with STATUS; 77 is a program's own "skipped", which
+# is a failure where nvidia-smi has named a GPU, but for an older one's lack of tensor cores
 fate() {
     case $3 in
         0) row "$1" "$2" passed "${5:-}" ;;
-        77) row "$1" "$2" skipped "$(sed -n 's/^skipped: //p' "$4" | head -1)" ;;
+        77)
+            local reason state=skipped
+            reason=$(sed -n 's/^skipped: //p' "$4" | head -1)
+            [ "$gpu" = none ] || { [ "$arch" -lt 80 ] && [[ $reason == *capability* ]]; } || state=failed
+            row "$1" "$2" $state "$reason"
+            ;;
         124 | 125) row "$1" "$2" skipped "the $limit s were over" ;;
         *) row "$1" "$2" failed "$(last_line "$4")" ;;
     esac
@@ -72,10 +88,17 @@ rows_of() {
 # ---- the GPU, and the build for it alone
 
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -1; }
-gpu=none arch=
-if [ $short = no ]; then
+# where_is PROGRAM: on the path, or where the toolkit puts it
+where_is() {
+    local folder
+    command -v "$1" && return
+    for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-*; do
+        [ -x "$folder/bin/$1" ] && echo "$folder/bin/$1" && return
+    done
+}
+nvcc=$(where_is nvcc)
+find_gpu() {
     arch=$(query compute_cap | tr -dc '0-9')
-    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
     if [ -z "$arch" ] && [ -n "$nvcc" ]; then
         # the toolkit's own little program
         arch=$("$(dirname "$(readlink -f "$nvcc")")/__nvcc_device_query" 2>/dev/null | tr ',' '\n' | head -1 | tr -dc '0-9')
@@ -83,14 +106,31 @@ if [ $short = no ]; then
     if [ -z "$arch" ]; then
         echo "gpu_check: no GPU: nvidia-smi and nvcc name none; --short checks the kernels' sources on the CPU" >&2
         row device "a GPU" failed "nvidia-smi and nvcc name none; --short runs without"
-    elif [ -z "$nvcc" ]; then
-        row device "nvcc" failed "not found: the CUDA toolkit 12 or newer is needed to build"
+        return
+    fi
+    gpu="$(query name), driver $(query driver_version), sm_$arch"
+    if [ "$arch" -lt 75 ]; then
+        row device "$gpu" failed "compute capability 7.5 or newer is needed"
+        arch=
+    elif [ -z "$nvcc" ] && [ -z "$packed" ]; then
+        row device "nvcc" failed "not found: the CUDA toolkit 12 or newer is needed to build; --pack builds elsewhere"
         arch=
     else
-        gpu="$(query name), driver $(query driver_version), sm_$arch"
         row device "$gpu" passed "$(query memory.total) of memory"
     fi
-fi
+}
+if [ $short = no ] && [ -z "$pack" ]; then find_gpu; fi
+
+# cuBLASLt where the loader would not look: the toolkit's folder, or the one that PyTorch brings
+cublas() {
+    local found
+    ldconfig -p 2>/dev/null | grep 'libcublasLt\.so\.' >/dev/null && return
+    found=$(ls -d "${CUDA_HOME:-/usr/local/cuda}"/lib64/libcublasLt.so.* /usr/local/cuda-*/lib64/libcublasLt.so.* 2>/dev/null | head -1)
+    [ -n "$found" ] || found=$("$python" -c 'import glob, sys
+for folder in sys.path: print(*glob.glob(folder + "/nvidia/*/lib/libcublasLt.so.*"), sep="\n")' 2>/dev/null | grep . | head -1)
+    [ -z "$found" ] || export LD_LIBRARY_PATH="${found%/*}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+}
+if [ $short = no ] && [ -z "$pack" ]; then cublas; fi
 
 if [ $short = yes ]; then
     preset_folder=build/release
@@ -99,6 +139,7 @@ else
     preset_folder=build/gpu-check
     targets=(test_gpu_op_cases test_gpu_models test_gpu_attention gpu_ceilings gpu_make_model mpr-bench)
 fi
+[ -z "$pack" ] || preset_folder=build/gpu-pack
 bin=$root/$preset_folder
 built=no
 build() {
@@ -108,15 +149,57 @@ build() {
     fi
     local options=(-DMPR_TESTS=ON)
     [ $short = yes ] || options+=(-DMPR_CUDA=ON "-DMPR_CUDA_ARCHITECTURES=$arch")
-    # the Python packages of the tests are not needed here, and take long
-    pkg-config --exists cmocka jansson libzip 2>/dev/null || run "$work/setup" tools/setup.sh test || echo "gpu_check: setup: $(last_line "$work/setup")" >&2
+    [ -z "$nvcc" ] || options+=("-DMPR_NVCC=$nvcc")
+    # programs find the libraries beside them, and these find theirs, without a word to other programs
+    [ -z "$pack" ] || options+=('-DCMAKE_BUILD_RPATH=$ORIGIN/lib'
+        "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags" "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,--disable-new-dtags")
+    # what the build needs and the machine lacks; without a net that ends soon
+    if ! pkg-config --exists cmocka jansson libzip yaml-0.1 popt libxxhash libprotobuf-c 2>/dev/null; then
+        run "$work/setup" timeout 100 tools/setup.sh gpu ||
+            row build packages failed "not installed: $(last_line "$work/setup"); --pack builds on another machine"
+    fi
     run "$work/cmake" cmake --preset release -B "$preset_folder" "${launcher[@]}" "${options[@]}" || status=$?
     if [ $status -ne 0 ]; then fate build configure "$status" "$work/cmake"; return; fi
     run "$work/build" cmake --build "$preset_folder" -j "$(nproc)" --target "${targets[@]}" || status=$?
     [ $status -eq 0 ] && built=yes
     fate build "${preset_folder#build/}" "$status" "$work/build" "${#targets[@]} targets"
 }
-if [ $short = yes ] || [ -n "$arch" ]; then build; fi
+
+# unpack: the programs of a --pack
+unpack() {
+    local status=0 made
+    bin=$work/packed
+    mkdir "$bin" && run "$work/build" tar -C "$bin" -xzf "$packed" || status=$?
+    made=$(cat "$bin/arch" 2>/dev/null)
+    if [ $status -eq 0 ] && [ "${made:-0}" -gt "$arch" ]; then
+        echo "they are for compute capability $made and newer" >>"$work/build"
+        status=1
+    fi
+    [ $status -eq 0 ] && built=yes
+    fate build "packed for sm_$made" "$status" "$work/build" "commit $(cat "$bin/commit" 2>/dev/null)"
+}
+
+# make_pack: programs without symbols, the libraries that a bare machine may lack, for whom and of what
+make_pack() {
+    local folder=$work/pack
+    mkdir -p "$folder/lib"
+    for program in "${targets[@]}"; do cp "$bin/$program" "$folder/" && strip "$folder/$program" || return 1; done
+    cp -L "$bin"/libmpr.so.0 "$folder/lib/" && strip "$folder/lib/libmpr.so.0" || return 1
+    ldd "${targets[@]/#/$bin/}" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+        grep -vE '/(libc|libm|libdl|librt|libpthread|libcuda|libmpr)\.so' | xargs -I{} cp -L {} "$folder/lib/" || return 1
+    echo "$arch" >"$folder/arch"
+    git rev-parse --short HEAD >"$folder/commit" 2>/dev/null
+    tar -C "$folder" -czf "$pack" .
+}
+
+if [ -n "$pack" ]; then
+    build
+    [ $built = yes ] && make_pack && { du -h "$pack" >&2; exit 0; }
+    exit 1
+fi
+if [ -n "$packed" ] && [ -n "$arch" ]; then unpack
+elif [ $short = yes ] || [ -n "$arch" ]; then build
+fi
 
 export MPR_TEST_DATA=$root/tests/data MPR_TEST_BUILD=$bin MPR_TEST_DEVICE=cuda
 
@@ -161,27 +244,34 @@ model_runs() {
     fi
 }
 
-# ---- (c) compute-sanitizer
+# ---- (e) compute-sanitizer, last: it is slow
 
 sanitizer() {
-    local tool status some=(softmax norm loss reduce cast) program
+    local tool status share some=(softmax norm loss reduce cast) program
     if [ $short = yes ]; then
         row compute-sanitizer "memcheck, racecheck" skipped "no GPU: out-of-range accesses and races were looked for in the operator cases"
         return
     fi
-    program=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    program=$(where_is compute-sanitizer)
     if [ -z "$program" ]; then
         row compute-sanitizer "memcheck, racecheck" skipped "compute-sanitizer is not installed"
         return
     fi
     for tool in memcheck racecheck; do
         status=0
-        (cd tests && run "$work/$tool" timeout 60 "$program" --tool $tool --error-exitcode 9 "$bin/test_gpu_op_cases" "${some[@]}") || status=$?
+        share=$(($(left) - 5))
+        [ $tool = racecheck ] || share=$((share / 2))
+        [ "$share" -gt 0 ] || share=1
+        (cd tests && run "$work/$tool" timeout $share "$program" --tool $tool --error-exitcode 9 "$bin/test_gpu_op_cases" "${some[@]}") || status=$?
+        if grep -q 'Device not supported' "$work/$tool"; then
+            row compute-sanitizer "$tool" skipped "it does not support this device: $(grep -m1 'Device not supported' "$work/$tool")"
+            continue
+        fi
         fate compute-sanitizer "$tool: ${some[*]}" "$status" "$work/$tool" "$(sed -n 's/^=* *\(ERROR SUMMARY\|RACECHECK SUMMARY\): *//p' "$work/$tool" | tail -1)"
     done
 }
 
-# ---- (d) ceilings
+# ---- (c) ceilings
 
 ceilings() {
     if [ $short = yes ]; then
@@ -191,7 +281,7 @@ ceilings() {
     fi
 }
 
-# ---- (e) speed
+# ---- (d) speed
 
 field() { sed -n "s/^ *\"$2\": \([^,]*\),*$/\1/p" "$1" | tail -1; }
 
@@ -279,9 +369,9 @@ speeds() {
 if [ $built = yes ]; then
     op_cases
     model_runs
-    sanitizer
     ceilings
     speeds
+    sanitizer
 else
     for what in "operator cases" models compute-sanitizer ceiling speed; do row "$what" all skipped "nothing was built"; done
 fi

@@ -2,6 +2,7 @@
 # Installs what a Debian 12 machine lacks to build mpr. Does nothing when all is there.
 #   tools/setup.sh          what the build needs
 #   tools/setup.sh test     what the tests need besides
+#   tools/setup.sh gpu      what tools/gpu_check.sh builds
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +10,8 @@ packages=(gcc libc6-dev cmake ninja-build pkg-config protobuf-c-compiler libprot
           libjansson-dev libyaml-dev libzip-dev libxxhash-dev libpopt-dev uthash-dev)
 if [ "${1:-}" = test ]; then
     packages+=(g++ libcmocka-dev libonnx-dev libonnx-testdata python3 python3-venv ca-certificates)
+elif [ "${1:-}" = gpu ]; then
+    packages+=(g++ libcmocka-dev)
 fi
 
 # Tests of the converter ask the onnx package and onnxruntime, which Debian does not have.

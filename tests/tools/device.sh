@@ -6,7 +6,8 @@ set -uo pipefail
 failed=0
 fail() { echo "$1"; failed=1; }
 export CUDA_VISIBLE_DEVICES=-1 # a GPU that is there is not seen
-err=$(mktemp) && trap 'rm -f "$err"' EXIT
+err=$(mktemp) work=$(mktemp -d) && trap 'rm -rf "$err" "$work"' EXIT
+data=$(dirname "$0")/../data/digits
 for libraries in "${LD_LIBRARY_PATH:-}" /nonexistent; do
     export LD_LIBRARY_PATH=$libraries
     for device in cuda cuda:3; do
@@ -19,5 +20,14 @@ for libraries in "${LD_LIBRARY_PATH:-}" /nonexistent; do
     case $out in *'"device": "cpu"'*) ;; *) fail "--device auto does not take the CPU: $out" ;; esac
     [ "$(grep -c . "$err")" -eq 1 ] || fail "--device auto does not say it in one line: $(cat "$err")"
     grep -q "^device auto: the CPU is used: " "$err" || fail "--device auto does not say why"
+    rm -rf "$work/out"
+    timeout 60 "$1/mpr-train" "$data/model_ts.onnx" --loss cross-entropy --train-data "$data/train.npz" --device auto \
+        --max-steps 3 --output-dir "$work/out" >"$work/log" 2>&1 || fail "--device auto does not train: $(tail -3 "$work/log")"
+    [ "$(grep -c "device auto: the CPU is used: " "$work/log")" -eq 1 ] || fail "training does not say it in one line: $(cat "$work/log")"
+    [ -s "$work/out/model.onnx" ] || fail "--device auto leaves no model"
+    timeout 5 "$1/mpr-train" "$data/model_ts.onnx" --loss cross-entropy --train-data "$data/train.npz" --device cuda \
+        --max-steps 3 --output-dir "$work/none" >"$work/log" 2>&1
+    [ $? -eq 6 ] || fail "training with --device cuda does not exit with 6"
+    [ ! -e "$work/none/model.onnx" ] || fail "training with --device cuda leaves a model"
 done
 exit $failed

@@ -92,8 +92,9 @@ template <int N> static __device__ __forceinline__ Signs signs_of(const float (&
     for (int n = 0; n < N / 8; n++) {
         MPRI_UNROLL
         for (int e = 0; e < 4; e++) {
-            g.plus[e / 2] |= (unsigned long long)(s[n][e] > 0) << column_of(n, e);
-            g.minus[e / 2] |= (unsigned long long)(s[n][e] < 0) << column_of(n, e);
+            float weight = s[n][e];
+            g.plus[e / 2] |= (unsigned long long)(weight > 0) << column_of(n, e);
+            g.minus[e / 2] |= (unsigned long long)(weight < 0) << column_of(n, e);
         }
     }
     for (int r = 0; r < 2; r++)

@@ -3,7 +3,8 @@
  * - one that reads float32 reads a low value as it is, since every low value is a float32 one;
  * - one from whole numbers to float32 whose readers are all low makes the low type itself, where all
  *   of these numbers exist in that type;
- * - a Cast of ours behind one that changes no value reads what that one reads. */
+ * - a Cast of ours behind one that changes no value reads what that one reads;
+ * - on the way to float32 a Cast to 16 bits makes float32 where it rounds nothing. */
 #include "convert/casts.h"
 
 #include <string.h>
@@ -67,19 +68,23 @@ static bool numbers_within(const Tree *t, int64_t most)
 }
 
 /* Constants tell their numbers, other values only their type. */
-static bool exact(const Mix *m, const MixValue *from)
+static bool exact(const MixValue *from, DType to)
 {
-    if (holds(from->type.elem, m->to)) return true;
-    return from->tensor && !from->input && numbers_within(from->tensor, whole_most(m->to));
+    if (holds(from->type.elem, to)) return true;
+    return from->tensor && !from->input && numbers_within(from->tensor, whole_most(to));
 }
 
 void mpri_cast_units(const Mix *m, const MixNode *n)
 {
-    if (!mpri_cast_is(n) || m->widen) return;
+    if (!mpri_cast_is(n)) return;
     DType from = n->in[0]->type.elem, to = n->out[0]->type.elem;
+    if (m->widen) {
+        if (n->out_unit[0]) n->out_unit[0]->follows = from == to || exact(n->in[0], to);
+        return;
+    }
     if (n->in_unit[0]) n->in_unit[0]->follows = to != MPR_DTYPE_NONE && to != MPR_STRING;
     if (n->out_unit[0])
-        n->out_unit[0]->follows = !mpri_dtype_is_float(from) && exact(m, n->in[0]);
+        n->out_unit[0]->follows = !mpri_dtype_is_float(from) && exact(n->in[0], m->to);
 }
 
 /* The unit that a unit of a Cast goes with, when that is low; NULL: it stays in float32. */
@@ -102,8 +107,8 @@ static MixUnit *leader(const Mix *m, const MixUnit *u)
 void mpri_casts_follow(Mix *m)
 {
     for (int i = 0; i < m->n_units; i++) {
-        MixUnit *u = m->units[i], *by = leader(m, u);
-        if (!by) continue;
+        MixUnit *u = m->units[i], *by = m->widen ? u : leader(m, u);
+        if (!by || !u->follows) continue;
         u->is = m->to;
         u->why = WHY_SPREAD;
         u->from = by;

@@ -134,7 +134,7 @@ static MixUnit *port_unit(Mix *m, MixNode *n, const MixValue *v, bool input, int
         return u;
     }
     if (!variable_takes(n->row->vars[letter - 'A'], m->to, v->type.wrap)) u->legal = false;
-    if (is_side_variable(n, letter)) mpri_unit_pin(u, WHY_FIXED);
+    if (!m->widen && is_side_variable(n, letter)) mpri_unit_pin(u, WHY_FIXED);
     return u;
 }
 

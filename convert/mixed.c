@@ -199,12 +199,6 @@ static mpr_status decide(Mixed *c)
     TRY(check_opset(c));
     if (back && (c->undone || c->decisions) && !c->o->drop_rounding) return MPR_OK;
     const char *fault = mpri_mix_fault(m, &at);
-    if (back && c->o->drop_rounding) {
-        mpri_drop_rounding(m);
-        mpri_rewrite_retype(m);
-        *m = (Mix){.pool = m->pool, .model = m->model, .source = m->source, .to = m->to};
-        mpri_mix_read(m);
-    }
     bool train = c->o->mode ? !strcmp(c->o->mode, "train") : has_weights(m);
     m->widen = back;
     c->po = c->o->paint;
@@ -224,6 +218,7 @@ static mpr_status decide(Mixed *c)
         return MPR_OK;
     }
     c->rewrite = (Rewrite){.m = m, .io = c->o->io, .infer = !train || back, .err = c->err};
+    c->rewrite.drop = back && c->o->drop_rounding;
     c->rewrite.saturate = c->po.weights_oor && !strcmp(c->po.weights_oor, "saturate");
     TRY(mpri_rewrite(&c->rewrite));
     return check_types(c, fault);

@@ -97,7 +97,7 @@ static DType io_type(const char *text)
     return MPR_STRING;
 }
 
-static DType public_type(const Rewrite *w, const MixValue *v)
+DType mpri_rewrite_public(const Rewrite *w, const MixValue *v)
 {
     DType found = v->type.elem, all = v->type.elem;
     bool named = false;
@@ -146,11 +146,11 @@ static void settle(Rewrite *w, MixValue *v)
     v->now = v->held = v->unit ? v->unit->is : v->type.elem;
     if (v->scope->outer || !mpri_mix_castable(v->type.elem) || v->type.wrap != WRAP_TENSOR) return;
     if (v->input && !v->initializer) {
-        v->now = v->held = public_type(w, v);
+        v->now = v->held = mpri_rewrite_public(w, v);
         if (v->now != v->type.elem) mark_io(w, v);
     }
     if (!v->output || !v->maker) return;
-    DType type = public_type(w, v);
+    DType type = mpri_rewrite_public(w, v);
     if (type != v->type.elem) mark_io(w, v);
     if (type == v->now) return;
     v->held = type;
@@ -174,6 +174,7 @@ mpr_status mpri_rewrite(Rewrite *w)
     Mix *m = w->m;
     w->lines = "";
     TRY(check_io(w));
+    if (w->drop) mpri_rounding_off(w);
     for (int i = 0; i < m->n_values; i++) settle(w, m->values[i]);
     for (int i = 0; i < m->n_values; i++) {
         MixValue *v = m->values[i];
@@ -196,5 +197,6 @@ mpr_status mpri_rewrite(Rewrite *w)
     mpri_rewrite_put_nodes(w);
     mpri_rewrite_calls(w);
     mpri_rewrite_put_marks(w);
+    mpri_rounding_remove(w);
     return MPR_OK;
 }

@@ -18,6 +18,7 @@ typedef struct Rewrite {
     const char *const *io; /* "NAME=TYPE", NULL-terminated; may be NULL */
     bool infer;            /* initializers may change */
     bool saturate;
+    bool drop;             /* narrowing Casts of the model */
     int casts, merged;     /* added; that were spared beside Casts of the model */
     RewriteCast *list, *last;
     Err *err;
@@ -26,6 +27,8 @@ typedef struct Rewrite {
     const char *lines;     /* of the model's list */
     struct Insertion *insertions;
     int n_insertions, cap_insertions;
+    const Tree **off;      /* Casts that round no more */
+    int n_off, cap_off;
 } Rewrite;
 
 mpr_status mpri_rewrite(Rewrite *w);
@@ -34,8 +37,6 @@ mpr_status mpri_rewrite(Rewrite *w);
 void mpri_rewrite_undo(Mix *m, int *n);
 /* Declared types of inner values become those that the nodes give. */
 void mpri_rewrite_retype(const Mix *m);
-/* Takes out the narrowing Casts that are in the model; m has been read and is stale afterwards. */
-int mpri_drop_rounding(Mix *m);
 /* The target of a Cast, in the form that it has. */
 void mpri_cast_retarget(Tree *cast, DType to);
 /* Element type of a ValueInfoProto. */

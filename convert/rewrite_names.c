@@ -68,9 +68,9 @@ void mpri_rename_node(MixNode *n)
 void mpri_rewrite_retarget(Rewrite *w, const MixNode *n)
 {
     const MixUnit *u = n->n_out ? n->out_unit[0] : NULL;
-    if (!u || !u->follows || u->is == u->was.elem || w->m->widen) return;
+    if (!u || !u->follows || u->is == u->was.elem) return;
     mpri_cast_retarget(n->tree, u->is);
-    if (n->scope->home) return;
+    if (n->scope->home || w->m->widen) return;
     mpri_rewrite_mark(w, mpri_pool_print(w->m->pool, "\\r%d:", n->scope->id), n->out[0]->name);
 }
 

@@ -19,6 +19,7 @@ void mpri_rewrite_insert(Rewrite *w, MixScope *s, const MixValue *v, Tree *node)
 /* The name of a version that exists and is seen in s, or NULL. */
 const char *mpri_rewrite_version(const MixValue *v, const MixScope *s, DType type);
 /* Type in which a use reads its value; NONE: as it is. */
+DType mpri_rewrite_public(const Rewrite *w, const MixValue *v); /* type of an input or output */
 DType mpri_rewrite_wanted(const MixValue *v, const MixUse *u);
 
 /* rewrite_nodes.c: a Cast, its line of the report, and the declaration of what it makes. */
@@ -41,8 +42,12 @@ void mpri_retype_function(Rewrite *w, MixScope *s);
 
 /* rewrite_tensors.c: an initializer that may change, in place or by a copy. */
 void mpri_rewrite_tensor(Rewrite *w, MixValue *v);
-/* A low Constant beside one that low nodes read. */
+/* A low Constant beside one that low nodes read; on the way to float32 the Constant itself. */
 void mpri_rewrite_twin(Rewrite *w, MixValue *v);
+
+/* rounding.c: before anything is written, and at the end. */
+void mpri_rounding_off(Rewrite *w);
+void mpri_rounding_remove(Rewrite *w);
 
 /* rewrite_calls.c: functions whose body has changed for a call become functions of their own. */
 void mpri_rewrite_calls(Rewrite *w);

@@ -22,9 +22,10 @@ void mpri_rewrite_tensor(Rewrite *w, MixValue *v)
     MixTensor t;
     bool low = false, other = false;
     for (const MixUse *u = v->uses; u; u = u->next) {
+        bool any = u->node && u->node->any;
         DType type = mpri_rewrite_wanted(v, u);
-        low = low || type == to;
-        other = other || type != to;
+        low = low || any || type == to;
+        other = other || (!any && type != to);
     }
     if (!low || !mpri_mix_tensor(w->m, v->tensor, &t)) return;
     if (!other && !v->pinned && w->infer && v->initializer) {
@@ -73,6 +74,21 @@ static Tree *tensor_of(Pool *p, const MixNode *n)
     return t;
 }
 
+/* A Constant or ConstantOfShape in 16 bits that nobody reads as such, on the way to float32. */
+static void widen_constant(Rewrite *w, MixValue *v)
+{
+    const Tree *a = mpri_mix_attribute(v->maker, "value");
+    const TreeField *f = a ? mpri_tree_find(a, A_TENSOR) : NULL;
+    MixTensor t;
+    if (!f || !f->tree || v->output || !mpri_dtype_is_low(v->now)) return;
+    for (const MixUse *u = v->uses; u; u = u->next)
+        if (!(u->node && u->node->any) && mpri_rewrite_wanted(v, u) != MPR_FLOAT32) return;
+    if (!mpri_mix_tensor(w->m, f->tree, &t)) return;
+    mpri_mix_store(w->m, f->tree, MPR_FLOAT32, false);
+    v->now = v->held = MPR_FLOAT32;
+    if (v->unit) v->unit->is = MPR_FLOAT32;
+}
+
 void mpri_rewrite_twin(Rewrite *w, MixValue *v)
 {
     enum { ATTRIBUTE_IS_TENSOR = 4 };
@@ -80,9 +96,9 @@ void mpri_rewrite_twin(Rewrite *w, MixValue *v)
     const MixNode *n = v->maker;
     MixTensor contents;
     bool low = false;
-    if (strcmp(n->op, "Constant") || *n->domain || n->call || v->now != MPR_FLOAT32 ||
-        w->m->to == MPR_FLOAT32)
-        return;
+    if (*n->domain || n->call) return;
+    if (w->m->widen && !strncmp(n->op, "Constant", 8)) widen_constant(w, v);
+    if (strcmp(n->op, "Constant") || v->now != MPR_FLOAT32 || w->m->to == MPR_FLOAT32) return;
     for (const MixUse *u = v->uses; u; u = u->next)
         low = low || mpri_rewrite_wanted(v, u) == w->m->to;
     Tree *tensor = low ? tensor_of(p, n) : NULL;

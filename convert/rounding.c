@@ -1,16 +1,40 @@
-/* The user's own narrowing Casts, taken out on the way back to float32: their readers get what they
- * read. A Cast that makes an output of a graph stays, as one to float32 in a body, and as it is
- * where the model's interface says its type. */
+/* The user's own narrowing Casts, taken out on the way back to float32: they make float32, as the
+ * nodes around them do, and where that changes nothing any more their readers get what they read.
+ * One that makes an output of a graph stays, as a Cast to float32; and as it is where nothing but its
+ * type will do. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "convert/rewrite.h"
+#include "convert/casts.h"
+#include "convert/rewrite_parts.h"
 
-static bool narrows(const MixNode *n)
+/* By the interface of the model, or by a reader that takes nothing else. */
+static bool has_to_stay(const Rewrite *w, const MixValue *v)
 {
-    if (strcmp(n->op, "Cast") || *n->domain || n->n_in != 1 || n->n_out != 1) return false;
-    const MixValue *x = n->in[0], *y = n->out[0];
-    if (!x || !y || !mpri_dtype_is_low(y->type.elem) || y->output) return false;
-    return mpri_dtype_is_float(x->type.elem) && x->type.elem != y->type.elem;
+    for (const MixUse *u = v->uses; u; u = u->next)
+        if (u->unit && mpri_dtype_is_low(u->unit->is)) return true;
+    return v->output && mpri_dtype_is_low(mpri_rewrite_public(w, v));
+}
+
+void mpri_rounding_off(Rewrite *w)
+{
+    Mix *m = w->m;
+    for (int i = 0; i < m->n_nodes; i++) {
+        MixNode *n = m->nodes[i];
+        MixUnit *u = n->n_out ? n->out_unit[0] : NULL;
+        if (!mpri_cast_is(n) || !u || !mpri_dtype_is_low(n->out[0]->type.elem)) continue;
+        if (has_to_stay(w, n->out[0])) continue;
+        u->is = MPR_FLOAT32;
+        u->follows = true;
+        mpri_pool_grow(m->pool, &w->off, w->n_off, &w->cap_off, sizeof(void *));
+        w->off[w->n_off++] = n->tree;
+    }
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const Tree *x = *(Tree *const *)a, *y = *(Tree *const *)b;
+    return (x > y) - (x < y);
 }
 
 static TreeField *input_field(const MixNode *n, int k)
@@ -26,26 +50,26 @@ static void remove_tree(Tree *graph, const Tree *t)
         if (graph->f[i].tree == t) mpri_tree_remove(graph, i);
 }
 
-static bool can_go(const MixNode *n)
+static bool can_go(const Rewrite *w, const MixNode *n)
 {
-    if (n->in[0]->type.elem == MPR_FLOAT64) return false;
+    const Tree *tree = n->tree;
+    if (!mpri_cast_is(n) || n->out[0]->output || n->in[0]->type.elem != MPR_FLOAT32 ||
+        n->out[0]->type.elem != MPR_FLOAT32)
+        return false;
     for (const MixUse *u = n->out[0]->uses; u; u = u->next)
         if (!u->node) return false;
-    return true;
+    return bsearch(&tree, w->off, (size_t)w->n_off, sizeof *w->off, by_address);
 }
 
-int mpri_drop_rounding(Mix *m)
+void mpri_rounding_remove(Rewrite *w)
 {
-    int count = 0;
-    for (int i = 0; i < m->n_nodes; i++) {
-        const MixNode *n = m->nodes[i];
-        if (!narrows(n)) continue;
-        count++;
-        if (n->out[0]->info) mpri_info_set((Tree *)n->out[0]->info, MPR_FLOAT32);
-        if (!can_go(n)) {
-            mpri_cast_retarget(n->tree, MPR_FLOAT32);
-            continue;
-        }
+    Mix m = {.pool = w->m->pool, .model = w->m->model, .source = w->m->source};
+    if (!w->n_off) return;
+    qsort(w->off, (size_t)w->n_off, sizeof *w->off, by_address);
+    mpri_mix_read(&m);
+    for (int i = 0; i < m.n_nodes; i++) {
+        const MixNode *n = m.nodes[i];
+        if (!can_go(w, n)) continue;
         const TreeField *from = input_field(n, 0); /* behind another one: what that read */
         for (const MixUse *u = n->out[0]->uses; u; u = u->next) {
             TreeField *f = input_field(u->node, u->at);
@@ -55,5 +79,4 @@ int mpri_drop_rounding(Mix *m)
         remove_tree(n->scope->graph, n->tree);
         remove_tree(n->scope->graph, n->out[0]->info);
     }
-    return count;
 }

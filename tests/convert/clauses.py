@@ -395,55 +395,5 @@ def check_unknown_fields_survive(tool):
     assert bytes([0xFA, 0x3F, 3]) + b"abc" in tool.target.read_bytes()
 
 
-# ---- foreign models in 16 bits
-def foreign(keep_io=False):
-    """As converters for inference write them: weights, inner values, inputs and outputs in float16."""
-    low = np.float16
-    elem = T.FLOAT if keep_io else F16
-    first = [N("Cast", ["x"], ["x16"], "in_cast", to=F16)] if keep_io else []
-    last = [N("Cast", ["y16"], ["y"], "out_cast", to=1)] if keep_io else []
-    x, y = ("x16", "y16") if keep_io else ("x", "y")
-    return model([*first, N("MatMul", [x, "W"], ["a"], "m1"), N("Add", ["a", "b"], ["d"], "add"), N("Softmax", ["d"], ["s"], "sm"),
-                  N("MatMul", ["s", "W"], [y], "m2"), *last], [v("x", elem=elem)], [v("y", elem=elem)],
-                 [w("W", 8, 8, dtype=low), w("b", 8, dtype=low)], infos=[v("a", elem=F16), v("s", elem=F16)])
-
-
-def check_foreign_models_become_float(tool):
-    x = rng.standard_normal((2, 8)).astype(np.float16)
-    for keep_io in (False, True):
-        m = foreign(keep_io)
-        out = tool(m, "--to", "fp32")
-        assert weight(out, "W").data_type == T.FLOAT and info(out, "a").type.tensor_type.elem_type == T.FLOAT
-        assert list(out.graph.input) == list(m.graph.input) and list(out.graph.output) == list(m.graph.output)
-        feed = x.astype(np.float32) if keep_io else x
-        assert np.allclose(run(out, x=feed)[0], run(m, x=feed)[0], rtol=2e-3, atol=2e-3)
-        first = tool.target
-        tool(first, "--to", "fp32")
-        assert tool.target.read_bytes() == first.read_bytes()
-
-
-def check_foreign_interface_on_request(tool):
-    out = tool(foreign(), "--to", "fp32", "--io", "all=fp32")
-    assert out.graph.input[0].type.tensor_type.elem_type == T.FLOAT == out.graph.output[0].type.tensor_type.elem_type
-    assert not nodes(out, "Cast")
-
-
-def check_rounding_stays_unless_dropped(tool):
-    m = foreign(keep_io=True)
-    out = tool(m, "--to", "fp32")
-    assert node(out, "in_cast").attribute[0].i == F16
-    out = tool(m, "--to", "fp32", "--drop-rounding")
-    assert not [n for n in nodes(out, "Cast") if n.attribute[0].i != T.FLOAT] and node(out, "m1").input[0] == "x"
-
-
-def check_foreign_bodies(tool):
-    body = helper.make_graph([N("MatMul", ["x", "W"], ["t"], "inner")], "then", [], [v("t", elem=F16)])
-    other = helper.make_graph([N("Cast", ["z"], ["u"], "down", to=F16)], "else", [], [v("u", elem=F16)])
-    m = model([N("If", ["k"], ["y"], "branch", then_branch=body, else_branch=other)],
-              [v("x", elem=F16), v("z"), v("k", (), T.BOOL)], [v("y", elem=F16)], [w("W", 8, 8, dtype=np.float16)])
-    tool(m, "--to", "fp32")
-    tool(m, "--to", "fp32", "--drop-rounding")
-
-
 if __name__ == "__main__":
     main(globals())

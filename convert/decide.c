@@ -164,10 +164,16 @@ static void decide_outputs(const Decide *d, const FileNodeIO *n)
     }
 }
 
+static void release(const void *source, const void *bytes, size_t n)
+{
+    mpri_source_release(source, bytes, n);
+}
+
 mpr_status mpri_convert_decide(FileGraph *f, const ConvertOptions *o, ConvertResult *r, Err *err)
 {
     Arena scratch;
-    PassOptions po = {.autocast = o->to, .profile = o->profile, .training = true};
+    PassOptions po = {.autocast = o->to, .profile = o->profile, .training = true, .seen = release,
+                      .seen_user = f->m->source};
     PassCtx ctx = {.scratch = &scratch, .alloc = o->alloc, .log = o->log, .o = &po, .ref = o->ref};
     Graph *g = mpri_graph_clone(f->m->graph, f->arena);
     if (!g) return mpri_err_nomem(err, sizeof *g);

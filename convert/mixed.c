@@ -23,20 +23,6 @@ static mpr_status check_opset(const Mixed *c)
 
 /* ---- bytes ---- */
 
-bool mpri_mixed_same_run(const Source *a, const uint8_t *x, const Source *b, const uint8_t *y,
-                         size_t n)
-{
-    enum { STEP = 1 << 24 };
-    bool same = true;
-    for (size_t at = 0; at < n && same; at += STEP) {
-        size_t k = n - at < STEP ? n - at : STEP;
-        same = !memcmp(x + at, y + at, k);
-        if (k >= MIXED_LARGE) mpri_source_release(a, x + at, k);
-        if (k >= MIXED_LARGE) mpri_source_release(b, y + at, k);
-    }
-    return same;
-}
-
 size_t mpri_mixed_size(const Piece *pieces, int n)
 {
     size_t size = 0;
@@ -72,7 +58,7 @@ static bool same_bytes(const Mixed *c, const Piece *pieces, int n)
         if (p->n > s->size - at) return false;
         if (p->maker ? !same_made(p, s->bytes + at)
                      : p->n && p->bytes != s->bytes + at &&
-                           !mpri_mixed_same_run(s, s->bytes + at, s, p->bytes, p->n))
+                           !mpri_source_same(s, s->bytes + at, s, p->bytes, p->n))
             return false;
     }
     return at == s->size;

@@ -21,7 +21,7 @@ mpr_status mpri_mixed_run_plain(Mixed *c)
     size_t size = c->given->source->size;
     int n;
     bool other = c->undone || c->o->opset || c->o->inline_calls;
-    if (other && c->o->to != MPR_FLOAT32) {
+    if (other && c->o->to != MPR_FLOAT32 && (data || calib)) {
         const Piece *pieces = mpri_tree_pieces(&c->pool, c->mix.model, &n);
         bytes = mpri_mixed_joined(c, pieces, n, &size);
     }

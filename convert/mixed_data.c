@@ -92,7 +92,7 @@ static bool same_file(const Mixed *c, const char *path, const SourceMap *map)
         return true;
     if (mpri_source_open(path, c->pool.arena, &there, &err) != MPR_OK) return false;
     bool same = there->size == map->size &&
-                mpri_mixed_same_run(there, there->bytes, c->given->source, map->bytes, map->size);
+                mpri_source_same(there, there->bytes, c->given->source, map->bytes, map->size);
     mpri_source_close(there);
     return same;
 }

@@ -69,8 +69,5 @@ mpr_status mpri_mixed_write(Mixed *c, const char *path, const Piece *pieces, int
 mpr_status mpri_mixed_attempt(Mixed *c); /* converts in memory and checks by numbers */
 size_t mpri_mixed_size(const Piece *pieces, int n);
 const void *mpri_mixed_joined(Mixed *c, const Piece *pieces, int n, size_t *size);
-/* Equal bytes; what is mapped leaves memory on the way. */
-bool mpri_mixed_same_run(const Source *a, const uint8_t *x, const Source *b, const uint8_t *y,
-                         size_t n);
 
 #endif

@@ -125,11 +125,11 @@ static mpr_status pieces_of(Export *x, const SourceMap *map, int first, int n, P
     for (int i = first; i < first + n; i++) {
         const DataPatch *d = &x->data[i];
         size_t offset = (size_t)d->tensor->ext_offset;
-        p[k++] = (Piece){.bytes = map->bytes + at, .n = offset - at};
+        p[k++] = (Piece){.bytes = map->bytes + at, .n = offset - at, .source = x->m->source};
         p[k++] = (Piece){.bytes = d->bytes, .n = d->size};
         at = offset + d->size;
     }
-    p[k++] = (Piece){.bytes = map->bytes + at, .n = map->size - at};
+    p[k++] = (Piece){.bytes = map->bytes + at, .n = map->size - at, .source = x->m->source};
     *out = p;
     *n_out = k;
     return MPR_OK;
@@ -139,6 +139,7 @@ typedef enum Found { FOUND_NOTHING, FOUND_SAME, FOUND_OTHER } Found;
 
 static Found compare_file(const char *path, const Piece *pieces, int n)
 {
+    enum { STEP = 1 << 24 };
     char buf[16384];
     struct stat st;
     size_t total = 0;
@@ -147,12 +148,15 @@ static Found compare_file(const char *path, const Piece *pieces, int n)
     for (int i = 0; i < n; i++) total += pieces[i].n;
     bool same = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size == total;
     for (int i = 0; same && i < n; i++)
-        for (size_t at = 0; same && at < pieces[i].n;) {
+        for (size_t at = 0, seen = 0; same && at < pieces[i].n;) {
             size_t want = pieces[i].n - at < sizeof buf ? pieces[i].n - at : sizeof buf;
             ssize_t got = read(fd, buf, want);
             if (got < 0 && errno == EINTR) continue;
             same = got > 0 && !memcmp(buf, (const char *)pieces[i].bytes + at, (size_t)got);
             at += got > 0 ? (size_t)got : 0;
+            if (at - seen < STEP && at < pieces[i].n) continue;
+            mpri_source_release(pieces[i].source, (const char *)pieces[i].bytes + seen, at - seen);
+            seen = at;
         }
     close(fd);
     return same ? FOUND_SAME : FOUND_OTHER;

@@ -111,6 +111,20 @@ void mpri_source_release(const Source *s, const void *bytes, size_t n)
     if (mapped && from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
+bool mpri_source_same(const Source *a, const void *x, const Source *b, const void *y, size_t n)
+{
+    enum { STEP = 1 << 24, LARGE = 1 << 20 };
+    bool same = true;
+    for (size_t at = 0; at < n && same; at += STEP) {
+        size_t k = n - at < STEP ? n - at : STEP;
+        const char *left = (const char *)x + at, *right = (const char *)y + at;
+        same = !memcmp(left, right, k);
+        if (k >= LARGE) mpri_source_release(a, left, k);
+        if (k >= LARGE) mpri_source_release(b, right, k);
+    }
+    return same;
+}
+
 static mpr_status unchanged(int fd, size_t size, int64_t changed, const char *name, Err *err)
 {
     struct stat st;

@@ -78,6 +78,8 @@ typedef struct Piece {
 /* Bytes of the mapped files leave memory until they are read again; bytes from elsewhere stay. */
 /* s may be NULL. */
 void mpri_source_release(const Source *s, const void *bytes, size_t n);
+/* Do two runs hold the same bytes? Large ones leave memory while they are compared. */
+bool mpri_source_same(const Source *a, const void *x, const Source *b, const void *y, size_t n);
 /* The edited model as pieces of the mapped file and of the edits: 2 * n + 3 of them at most, no
  * copy made. */
 mpr_status mpri_source_pieces(const Source *s, const SourceEdit *edits, int n, Piece *out,

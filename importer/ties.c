@@ -60,15 +60,15 @@ static uint64_t bits_at(const SourceTensor *t, int64_t i)
     return v;
 }
 
-static bool all_equal(const SourceTensor *t)
+static bool all_equal(const Source *from, const SourceTensor *t)
 {
     int64_t n = elements(t);
     size_t size = element_size(t);
-    return n > 0 &&
-           (n == 1 || memcmp(t->data, (const char *)t->data + size, (size_t)(n - 1) * size) == 0);
+    const uint8_t *x = t->data;
+    return n > 0 && mpri_source_same(from, x, from, x + size, (size_t)(n - 1) * size);
 }
 
-static bool varied(const SourceTensor *t)
+static bool varied(const Source *from, const SourceTensor *t)
 {
     uint64_t seen[DISTINCT_NEEDED];
     int distinct = 0;
@@ -81,14 +81,15 @@ static bool varied(const SourceTensor *t)
         if (distinct == DISTINCT_NEEDED) return true;
         seen[distinct++] = v;
     }
+    mpri_source_release(from, t->data, (size_t)n * element_size(t));
     return false;
 }
 
-static bool same_bytes(const SourceTensor *a, const SourceTensor *b)
+static bool same_bytes(const Source *from, const SourceTensor *a, const SourceTensor *b)
 {
     if (a->rank != b->rank || memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) != 0)
         return false;
-    return memcmp(a->data, b->data, (size_t)elements(a) * element_size(a)) == 0;
+    return mpri_source_same(from, a->data, from, b->data, (size_t)elements(a) * element_size(a));
 }
 
 static bool same_transposed(const SourceTensor *a, const SourceTensor *b)
@@ -278,7 +279,7 @@ static mpr_status find_merged(Finder *f)
             f->first[i] < 0)
             continue;
         if (listed(f->im->o->untie, t->name)) TRY(split(f, i, "is untied"));
-        else if (all_equal(t)) TRY(split(f, i, "holds one value only"));
+        else if (all_equal(s, t)) TRY(split(f, i, "holds one value only"));
         else TRY(untie_aliases(f, i));
     }
     return MPR_OK;
@@ -373,11 +374,11 @@ static void tie_group(Finder *f, Key *keys, int n)
         int tensor = keys[i].tensor, k = 0;
         bool transposed = false;
         for (; k < n_leaders; k++) {
-            if (same_bytes(&s[leaders[k]], &s[tensor])) break;
+            if (same_bytes(f->im->src, &s[leaders[k]], &s[tensor])) break;
             transposed = same_transposed(&s[leaders[k]], &s[tensor]);
             if (transposed) break;
         }
-        if (k == n_leaders && n_leaders < LEADERS && varied(&s[tensor]))
+        if (k == n_leaders && n_leaders < LEADERS && varied(f->im->src, &s[tensor]))
             leaders[n_leaders++] = tensor;
         keys[i].leader = k < n_leaders ? leaders[k] : -1;
         keys[i].transposed = transposed;
@@ -469,7 +470,7 @@ static mpr_status tie_by_user(Finder *f, const char *a, const char *b)
     }
     while (f->t->tie[with].with >= 0) with = f->t->tie[with].with;
     if (with != other && f->t->tie[other].with < 0)
-        tie_pair(f, with, other, !same || (turned && !same_bytes(x, y) && same_transposed(x, y)),
+        tie_pair(f, with, other, !same || (turned && !same_bytes(f->im->src, x, y) && same_transposed(x, y)),
                  true);
     return MPR_OK;
 }

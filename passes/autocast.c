@@ -162,7 +162,7 @@ static mpr_status guard(Autocast *a, const Node *n, CastDecision *d, bool by_rul
         if (!may_cast(n, k) || n->in[k]->dtype == *t) continue;
         double x = 0;
         const Value *c = NULL;
-        RangeFault fault = mpri_autocast_range(a->g, n->in[k], *t, &x, &c);
+        RangeFault fault = mpri_autocast_range(a->ctx, a->g, n->in[k], *t, &x, &c);
         if (fault == RANGE_OK) continue;
         char number[32];
         const char *name = c->param >= 0 ? a->g->params[c->param].name : c->name;

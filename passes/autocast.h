@@ -13,7 +13,7 @@ void mpri_autocast_region(PassCtx *ctx, const Graph *g, bool *region);
 typedef enum RangeFault { RANGE_OK, RANGE_OVERFLOW, RANGE_UNDERFLOW } RangeFault;
 /* Would the constant v (or the one behind layout operators) change beyond rounding in `low`:
  * finite to inf, or non-zero to 0? *value: the first such element. */
-RangeFault mpri_autocast_range(const Graph *g, const Value *v, DType low, double *value,
-                               const Value **constant);
+RangeFault mpri_autocast_range(const PassCtx *ctx, const Graph *g, const Value *v, DType low,
+                               double *value, const Value **constant);
 
 #endif

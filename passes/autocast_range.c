@@ -57,26 +57,32 @@ static int64_t first_over(const Stored *s, double over)
     return i;
 }
 
-RangeFault mpri_autocast_range(const Graph *g, const Value *v, DType low, double *value,
-                               const Value **constant)
+static RangeFault range_of(const Stored *s, Bounds b, double *value)
 {
-    Stored s;
-    if (!stored_behind(g, v, &s)) return RANGE_OK;
-    *constant = s.v;
-    Bounds b = bounds(low);
-    int64_t at = first_over(&s, b.over);
-    if (at < s.n) {
-        *value = mpri_load_f64(s.dtype, s.data, at);
+    int64_t at = first_over(s, b.over), lost = 0, nonzero = 0;
+    if (at < s->n) {
+        *value = mpri_load_f64(s->dtype, s->data, at);
         return RANGE_OVERFLOW;
     }
-    if (s.v->param >= 0) return RANGE_OK;
-    int64_t lost = 0, nonzero = 0;
-    for (int64_t i = 0; i < s.n; i++) {
-        double x = mpri_load_f64(s.dtype, s.data, i);
+    if (s->v->param >= 0) return RANGE_OK;
+    for (int64_t i = 0; i < s->n; i++) {
+        double x = mpri_load_f64(s->dtype, s->data, i);
         if (x == 0) continue;
         nonzero++;
         if (!(fabs(x) <= b.under)) continue;
         if (lost++ == 0) *value = x;
     }
-    return lost > (s.n > MPRI_SMALL_CONST ? nonzero / 100 : 0) ? RANGE_UNDERFLOW : RANGE_OK;
+    return lost > (s->n > MPRI_SMALL_CONST ? nonzero / 100 : 0) ? RANGE_UNDERFLOW : RANGE_OK;
+}
+
+RangeFault mpri_autocast_range(const PassCtx *ctx, const Graph *g, const Value *v, DType low,
+                               double *value, const Value **constant)
+{
+    Stored s;
+    if (!stored_behind(g, v, &s)) return RANGE_OK;
+    *constant = s.v;
+    RangeFault fault = range_of(&s, bounds(low), value);
+    if (ctx->o->seen)
+        ctx->o->seen(ctx->o->seen_user, s.data, (size_t)s.n * mpri_dtype_size(s.dtype));
+    return fault;
 }

@@ -59,6 +59,9 @@ typedef struct PassOptions {
     bool keep_copies;     /* 16-bit copies of parameters are slots: see passes/copies.c */
     bool no_fuse;         /* keep all named values (mpr-run --keep) */
     const char *dump_after; /* NULL, a pass name or "all" */
+    /* Contents of a constant have been looked at and are not needed again soon; NULL: no one cares. */
+    void (*seen)(const void *user, const void *bytes, size_t n);
+    const void *seen_user;
 } PassOptions;
 
 /* What a graph input holds, for sizes that follow from it (mpr-run): the data outlive the pass.

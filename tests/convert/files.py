@@ -5,6 +5,7 @@
 
 Every function of this file whose name begins with `check_` is one promise. Exit code 77: skipped.
 """
+import filecmp
 import resource
 import shutil
 import signal
@@ -192,6 +193,50 @@ def check_two_runs_at_once(tool):
         assert r.wait() == 0, r.stderr.read()
     readable(tool.folder / "x.onnx")
     assert not [p for p in holds(tool.folder) if "tmp" in p]
+
+
+def check_memory_is_that_of_one_tensor(tool):
+    """8 matrices of 32 MiB in a data file, all of them equal, by every way through the tool. Offsets are whole pages, the input stays."""
+    size, count = 32 << 20, 8
+    m = model([N("MatMul", ["x" if i == 0 else f"h{i}", f"W{i}"], [f"h{i + 1}" if i + 1 < count else "y"], f"mm{i}") for i in range(count)],
+              [v("x", ("n", 4096))], [v("y", ("n", 4096))])
+    for i in range(count):
+        t = m.graph.initializer.add(name=f"W{i}", data_type=T.FLOAT, data_location=T.EXTERNAL, dims=[2048, 4096] if i % 2 else [4096, 2048])
+        for key, value in (("location", "w.bin"), ("offset", i * size), ("length", size)):
+            t.external_data.add(key=key, value=str(value))
+    onnx.save(m, str(tool.folder / "m.onnx"))
+    with open(tool.folder / "w.bin", "wb") as f:
+        f.truncate(size * count)
+    before = (tool.folder / "w.bin").stat()
+
+    def peak(source, target, *flags):
+        small = ("import os, sys\npid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])\n_, status, used = os.wait4(pid, 0)\n"
+                 "print(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")  # this process is larger than the limit
+        command = [sys.executable, "-S", "-E", "-c", small, tool.path, source, "-o", target, *flags]
+        done = subprocess.run(command, cwd=tool.folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout.split()[-1]) < 150 << 10, (flags, done.stdout)
+        out = onnx.load(str(tool.folder / target), load_external_data=False)
+        for t in out.graph.initializer:
+            at = {e.key: e.value for e in t.external_data}
+            if at:
+                assert int(at["offset"]) % 4096 == 0 and "/" not in at["location"], at
+                assert (tool.folder / target).parent.joinpath(at["location"]).stat().st_size >= int(at["offset"]) + int(at["length"])
+
+    for profile in ("paint", "torch-cuda"):
+        (tool.folder / "o").mkdir()
+        for mode in (INFER, TRAIN):
+            peak("m.onnx", "o/o.onnx", "--autocast-profile", profile, *mode)
+        peak("o/o.onnx", "o/b.onnx", "--to", "fp32")
+        peak("m.onnx", "o/o.onnx", "--autocast-profile", profile, *INFER)
+        if profile == "paint":
+            peak("o/o.onnx", "o/again.onnx", *INFER)
+            peak("o/o.onnx", "o/train.onnx", *TRAIN, "--external", "always")
+            assert filecmp.cmp(tool.folder / "o/o.onnx.data", tool.folder / "o/again.onnx.data", shallow=False)
+        peak("o/o.onnx", "o/b.onnx", "--to", "fp32")
+        shutil.rmtree(tool.folder / "o")
+    after = (tool.folder / "w.bin").stat()
+    assert (before.st_mtime_ns, before.st_size, before.st_blocks) == (after.st_mtime_ns, after.st_size, after.st_blocks)
 
 
 if __name__ == "__main__":

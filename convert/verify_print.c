@@ -1,6 +1,7 @@
 /* What a verification found, for people and for programs. */
 #include <float.h>
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "convert/verify.h"
@@ -97,6 +98,12 @@ static const MixNode *worst_local(const Verification *v, const Mix *m)
     return worst < 0 ? NULL : m->nodes[worst];
 }
 
+/* The sign of a NaN says nothing. */
+static double shown(double x)
+{
+    return isnan(x) ? (double)NAN : x;
+}
+
 mpr_status mpri_verify_error(const Verification *v, const Mix *m, const char *lead, Err *err)
 {
     const OutputGaps *o = v->outputs;
@@ -107,7 +114,7 @@ mpr_status mpri_verify_error(const Verification *v, const Mix *m, const char *le
         "%soutput '%s' differs: %lld of %lld elements are above rtol %.4g, atol %.4g; element "
         "%lld is %g and was %g in float32",
         lead, mpri_err_name(o->name), (long long)o->beyond, (long long)o->elements, v->rtol,
-        o->atol, (long long)o->at, o->is, o->was);
+        o->atol, (long long)o->at, shown(o->is), shown(o->was));
     const MixNode *n = first_birth(v, m, &born);
     if (n) {
         mpri_err_where(err, "node '%s' (%s), where the first %s is born", mpri_err_name(n->path),

@@ -171,18 +171,6 @@ static bool kind_matches(const AttrRow *row, int type)
     return wanted[row->kind] == type;
 }
 
-static bool is_choice(const char *choices, const char *text)
-{
-    size_t n = strlen(text);
-    for (const char *c = choices; c && *c;) {
-        size_t len = strcspn(c, "|");
-        if (len == n && !memcmp(c, text, n)) return true;
-        c += len;
-        if (*c == '|') c++;
-    }
-    return !choices;
-}
-
 static void set_int(Draft *d, const AttrRow *row, int64_t v, Err *err)
 {
     if (row->kind == ATTR_DTYPE && (v < 1 || v > 28))
@@ -191,7 +179,7 @@ static void set_int(Draft *d, const AttrRow *row, int64_t v, Err *err)
                          row->name, v);
     else if (row->kind == ATTR_DTYPE && mpri_dtype_size((DType)v) == 0)
         d->opaque_why = "a data type that is not computed";
-    else if (row->min_int < row->max_int && (v < row->min_int || v > row->max_int))
+    else if (!mpri_params_row_allows(row, &v))
         mpri_err_finding(err, MPR_E_INVALID_MODEL,
                          "%s: attribute %s is %" PRId64 ", %" PRId64 " to %" PRId64 " are allowed",
                          d->label, row->name, v, row->min_int, row->max_int);
@@ -205,7 +193,7 @@ static mpr_status set_string(Draft *d, const AttrRow *row, const AttributeProto 
     if (!mpri_utf8_valid(s, a->s.len))
         mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is no valid UTF-8 text",
                          d->label, row->name);
-    else if (!is_choice(row->choices, s))
+    else if (!mpri_params_row_allows(row, &s))
         mpri_err_finding(err, MPR_E_INVALID_MODEL, "%s: attribute %s is '%s', %s are allowed",
                          d->label, row->name, mpri_err_name(s), row->choices);
     memcpy((char *)d->params + row->offset, &s, sizeof s);

@@ -120,7 +120,9 @@ static mpr_status check_header(const Import *im, const TensorForm *t, TensorData
         return mpri_err_set(err, MPR_E_LIMIT, "tensor %s: rank %zu, at most %d can be computed",
                             name, p->n_dims, MPRI_MAX_RANK);
     size_t bits;
-    if (!mpri_size_elements((int)p->n_dims, p->dims, &out->elements) ||
+    Shape shape = {.rank = (int)p->n_dims};
+    if (p->n_dims) memcpy(shape.d, p->dims, p->n_dims * sizeof *p->dims);
+    if (!mpri_shape_in_range(&shape) || !mpri_size_elements((int)p->n_dims, p->dims, &out->elements) ||
         !mpri_size_mul((size_t)out->elements, row->bits, &bits) || !mpri_size_add(bits, 7, &bits))
         return mpri_err_set(err, MPR_E_SHAPE,
                             "tensor %s: the size of shape %s of %s does not fit 64 bits", name,

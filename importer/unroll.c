@@ -124,7 +124,8 @@ static mpr_status describe(Inliner *x, Repeat *r, const NodeProto *p, const Node
         if (n > 1 && p->input[1][0]) r->condition = p->input[1];
     } else if (r->kind == REPEAT_SCAN) {
         bool lengths = mpri_opset_of(r->around.opsets, "") < 9;
-        r->n_in = (int)mpri_inline_int(p, "num_scan_inputs", 0);
+        int64_t scanned = mpri_inline_int(p, "num_scan_inputs", 0);
+        r->n_in = scanned < 0 || scanned > n ? n + 1 : (int)scanned; /* n + 1: refused below */
         r->n_state = n - lengths - r->n_in;
         r->first_in = lengths + r->n_state;
         r->n_out = out - r->n_state;

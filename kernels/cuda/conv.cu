@@ -265,6 +265,7 @@ static Job job_of(const KernelSig *k)
           : j.way == WAY_WEIGHT ? shape_of(k, b, out, a)
                                 : shape_of(k, out, b, a);
     const Geometry &s = j.s;
+    if (!s.w.fits) return j; /* refused */
     size_t size = mpri_dtype_size(j.type), pixels = (size_t)s.group * (size_t)s.w.out_n;
     weights = (int64_t)s.group * s.co * s.ck;
     j.bias = k->n_in > 2 && mpri_tensor_here(&k->in[2]);
@@ -506,7 +507,8 @@ static const char *refuse_conv(const KernelSig *s)
         if (mpri_tensor_here(&s->in[k]) && s->in[k].dtype != s->out[0].dtype)
             return "tensors of different types";
     if (!cuda_float(s->out[0].dtype)) return CUDA_NOT_FLOAT;
-    return refuse_windows(&s->in[0], large);
+    const char *why = refuse_windows(&s->in[0], large);
+    return why || job_of(s).s.w.fits ? why : CUDA_TOO_LARGE;
 }
 
 static void describe_conv(const void *held, char *buf, size_t size)

@@ -374,6 +374,7 @@ static const char *refuse_pool(const KernelSig *s)
 {
     bool bytes = s->op == OP_MaxPool && (s->in[0].dtype == MPR_UINT8 || s->in[0].dtype == MPR_INT8);
     if ((!cuda_float(s->in[0].dtype) || !cuda_float(s->out[0].dtype)) && !bytes) return CUDA_NOT_FLOAT;
+    if (mpri_window_is_vast((const PoolWindow *)s->params)) return "a window or padding of more than 65536 elements";
     return refuse_windows(&s->in[0], &s->out[0]);
 }
 static const char *refuse_global(const KernelSig *s)

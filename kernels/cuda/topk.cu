@@ -53,11 +53,12 @@ static size_t key_bytes(const KernelSig *s, int threads)
 }
 
 template <typename T>
-__global__ void k_put_back(const T *dy, const int64_t *indices, Lines l, T *dx, Lines to)
+__global__ void k_put_back(const T *dy, const int64_t *indices, Lines l, T *dx, Lines to, int step, DeviceFault *fault)
 {
     for (int64_t i = grid_begin(); i < l.count * l.n; i += grid_step()) {
-        int64_t line = i / l.n, at = line_base(l, line) + (i - line * l.n) * l.inner;
-        dx[line_base(to, line) + indices[at] * to.inner] = dy[at];
+        int64_t line = i / l.n, at = line_base(l, line) + (i - line * l.n) * l.inner, index = indices[at];
+        if (index >= 0 && index < to.n) dx[line_base(to, line) + index * to.inner] = dy[at];
+        else note_fault(fault, step, 1, at, index, 0, to.n);
     }
 }
 
@@ -72,7 +73,7 @@ static mpr_status k_topk_grad(const KernelCall *c)
         typedef decltype(zero) T;
         MPRI_LAUNCH(k_put_back<T>, blocks_for(dy->n, THREADS), THREADS, 0, c->queue,
                     (const T *)dy->data, (const int64_t *)c->in[1].data, lines_of(dy, p->axis),
-                    (T *)dx->data, lines_of(dx, p->axis));
+                    (T *)dx->data, lines_of(dx, p->axis), c->step_id, c->device_fault);
     });
     return MPR_OK;
 }

@@ -41,6 +41,7 @@ typedef struct WindowAxis {
 typedef struct Windows {
     int in_n, out_n, tap_n; /* positions of a plane */
     WindowAxis d[WINDOW_DIMS];
+    bool fits; /* positions in the padding and sizes are ints */
 } Windows;
 
 /* Where the three coordinates of a position are. */
@@ -135,7 +136,7 @@ template <typename F> static __device__ __forceinline__ void each_output(const W
 
 static inline Windows windows_none(void)
 {
-    Windows w = {1, 1, 1, {}};
+    Windows w = {1, 1, 1, {}, true};
     for (int k = 0; k < WINDOW_DIMS; k++) {
         WindowAxis &d = w.d[k];
         d.in = d.out = d.taps = d.stride = d.dilation = 1;
@@ -147,6 +148,10 @@ static inline Windows windows_none(void)
 /* Dim k of `spatial` dims; sizes are those of a shape that `refuse_windows` took. Empty dims divide by 1. */
 static inline void windows_set(Windows *w, int spatial, int k, const WindowDim &from)
 {
+    int64_t reach = (from.taps - 1) * from.dilation, line = from.in + from.begin + from.end + reach;
+    w->fits = w->fits && line < INT32_MAX / 2 && from.stride < INT32_MAX / 2 && (from.out - 1) * from.stride < INT32_MAX / 2 &&
+              (int64_t)w->tap_n * from.taps < INT32_MAX;
+    if (!w->fits) return;
     WindowAxis &d = w->d[WINDOW_DIMS - spatial + k];
     d.in = (int)from.in, d.out = (int)from.out, d.taps = (int)from.taps;
     d.stride = (int)from.stride, d.dilation = (int)from.dilation;

@@ -21,8 +21,8 @@ static int64_t largest(const RefWindows *g, const Tensor *x, int64_t plane, int6
 {
     int64_t best = -1;
     *value = -INFINITY;
-    for (int64_t t = 0; t < g->tap_n; t++) {
-        int64_t at = mpri_ref_windows_input(g, o, t);
+    for (int64_t t = 0; t < mpri_ref_windows_inputs(g); t++) {
+        int64_t at = mpri_ref_windows_nth_input(g, o, t);
         if (at < 0) continue;
         double v = mpri_ref_load(x, plane * g->in_n + at);
         if (best >= 0 && !(v > *value) && (!isnan(v) || isnan(*value))) continue;
@@ -78,8 +78,8 @@ static mpr_status k_max_grad(const KernelCall *c)
     for (int64_t i = 0; i < c->out[0].n; i++) {
         int64_t plane = i / g.in_n, at = i % g.in_n;
         double sum = 0, v;
-        for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t o = mpri_ref_windows_output(&g, at, t);
+        for (int64_t t = 0; t < mpri_ref_windows_outputs(&g); t++) {
+            int64_t o = mpri_ref_windows_nth_output(&g, at, t);
             if (o >= 0 && largest(&g, x, plane, o, &v) == at)
                 sum += mpri_ref_load(dy, plane * g.out_n + o);
         }
@@ -105,8 +105,8 @@ static mpr_status average_pool(const KernelCall *c, const PoolWindow *p, bool pa
     RefWindows g = pool_of(p, x, &c->out[0]);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double sum = 0;
-        for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t at = mpri_ref_windows_input(&g, i % g.out_n, t);
+        for (int64_t t = 0; t < mpri_ref_windows_inputs(&g); t++) {
+            int64_t at = mpri_ref_windows_nth_input(&g, i % g.out_n, t);
             if (at >= 0) sum += mpri_ref_load(x, i / g.out_n * g.in_n + at);
         }
         mpri_ref_store(&c->out[0], i, sum / (double)count(&g, i % g.out_n, pads));
@@ -129,8 +129,8 @@ static mpr_status k_average_grad(const KernelCall *c)
     RefWindows g = pool_of(&p->window, &c->out[0], dy);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double sum = 0;
-        for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t o = mpri_ref_windows_output(&g, i % g.in_n, t);
+        for (int64_t t = 0; t < mpri_ref_windows_outputs(&g); t++) {
+            int64_t o = mpri_ref_windows_nth_output(&g, i % g.in_n, t);
             if (o < 0) continue;
             sum += mpri_ref_load(dy, i / g.in_n * g.out_n + o) /
                    (double)count(&g, o, p->count_include_pad == 1);
@@ -148,8 +148,8 @@ static mpr_status lp_pool(const KernelCall *c, const PoolWindow *window, int64_t
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double largest_x = 0, sum = 0;
         for (int pass = 0; pass < 2; pass++)
-            for (int64_t t = 0; t < g.tap_n; t++) {
-                int64_t at = mpri_ref_windows_input(&g, i % g.out_n, t);
+            for (int64_t t = 0; t < mpri_ref_windows_inputs(&g); t++) {
+                int64_t at = mpri_ref_windows_nth_input(&g, i % g.out_n, t);
                 if (at < 0) continue;
                 double v = fabs(mpri_ref_load(x, i / g.out_n * g.in_n + at));
                 if (pass == 0) largest_x = v > largest_x || isnan(v) ? v : largest_x;
@@ -180,8 +180,8 @@ static mpr_status k_lp_grad(const KernelCall *c)
     RefWindows g = pool_of(&p->window, x, dy);
     for (int64_t i = 0; i < c->out[0].n; i++) {
         double sum = 0, v = mpri_ref_load(x, i), sign = v > 0 ? 1 : v < 0 ? -1 : v;
-        for (int64_t t = 0; t < g.tap_n; t++) {
-            int64_t o = mpri_ref_windows_output(&g, i % g.in_n, t);
+        for (int64_t t = 0; t < mpri_ref_windows_outputs(&g); t++) {
+            int64_t o = mpri_ref_windows_nth_output(&g, i % g.in_n, t);
             if (o < 0) continue;
             double norm = mpri_ref_load(y, i / g.in_n * g.out_n + o);
             double slope = norm == 0 ? 0 : sign * pow(fabs(v) / norm, (double)(p->p - 1));

@@ -72,6 +72,10 @@ static mpr_status k_topk_grad(const KernelCall *c)
         for (int64_t j = 0; j < l.n; j++) {
             int64_t at = mpri_ref_line_base(&l, i) + j * l.inner;
             int64_t index = ((const int64_t *)c->in[1].data)[at];
+            if (index < 0 || index >= to.n) {
+                if (c->fault) *c->fault = (KernelFault){.input = 1, .position = at, .value = index, .low = 0, .high = to.n};
+                return MPR_E_INDEX;
+            }
             copy_element(&c->in[0], at, dx, mpri_ref_line_base(&to, i) + index * to.inner);
         }
     return MPR_OK;

@@ -20,7 +20,7 @@ static inline void mpri_ref_windows_add(RefWindows *w, WindowDim d)
     w->d[w->spatial++] = d;
     w->in_n *= d.in;
     w->out_n *= d.out;
-    w->tap_n *= d.taps;
+    if (__builtin_mul_overflow(w->tap_n, d.taps, &w->tap_n)) w->tap_n = INT64_MAX;
 }
 
 /* Input position that output position o sees through tap t, or -1 in the padding. */
@@ -53,6 +53,37 @@ static inline int64_t mpri_ref_windows_output(const RefWindows *w, int64_t i, in
         t /= d->taps;
     }
     return at;
+}
+
+/* Does output position o see input position i? */
+static inline bool mpri_ref_windows_meet(const RefWindows *w, int64_t o, int64_t i)
+{
+    for (int k = w->spatial - 1; k >= 0; k--) {
+        const WindowDim *d = &w->d[k];
+        int64_t reach = i % d->in + d->begin - o % d->out * d->stride;
+        if (reach < 0 || reach % d->dilation != 0 || reach / d->dilation >= d->taps) return false;
+        o /= d->out;
+        i /= d->in;
+    }
+    return true;
+}
+
+/* The inputs that an output sees, in order, and the outputs that see an input: n of mpri_ref_windows_inputs and
+ * mpri_ref_windows_outputs, some of them -1. A window may be far larger than the plane (it lies in the padding), so
+ * the search goes over what is fewer, taps or positions. */
+static inline int64_t mpri_ref_windows_inputs(const RefWindows *w) { return w->tap_n < w->in_n ? w->tap_n : w->in_n; }
+static inline int64_t mpri_ref_windows_outputs(const RefWindows *w) { return w->tap_n < w->out_n ? w->tap_n : w->out_n; }
+
+static inline int64_t mpri_ref_windows_nth_input(const RefWindows *w, int64_t o, int64_t n)
+{
+    if (w->tap_n < w->in_n) return mpri_ref_windows_input(w, o, n);
+    return mpri_ref_windows_meet(w, o, n) ? n : -1;
+}
+
+static inline int64_t mpri_ref_windows_nth_output(const RefWindows *w, int64_t i, int64_t n)
+{
+    if (w->tap_n < w->out_n) return mpri_ref_windows_output(w, i, n);
+    return mpri_ref_windows_meet(w, n, i) ? n : -1;
 }
 
 #endif

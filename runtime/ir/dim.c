@@ -539,6 +539,14 @@ Dim mpri_dim_apply(SymTab *s, AtomKind kind, Dim a, Dim b)
     return mpri_dim_fresh(s);
 }
 
+bool mpri_shape_in_range(const Shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->rank; i++)
+        if (s->d[i] > 0 && (__builtin_mul_overflow(n, s->d[i], &n) || n > MPRI_MOST_ELEMENTS)) return false;
+    return true;
+}
+
 int64_t mpri_shape_elements(const Shape *s)
 {
     int64_t n;

@@ -84,6 +84,10 @@ static inline bool mpri_shape_const(const Shape *s)
         if (s->d[i] < 0) return false;
     return true;
 }
+/* No tensor has more elements than MPRI_MOST_ELEMENTS, counted over the dims that are known and not 0: sizes and
+ * offsets in bytes, and products of some dims, then fit int64. */
+#define MPRI_MOST_ELEMENTS ((int64_t)1 << 56)
+bool mpri_shape_in_range(const Shape *s);
 /* Elements of a constant shape; -1 when not constant or overflowing. */
 int64_t mpri_shape_elements(const Shape *s);
 

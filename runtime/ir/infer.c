@@ -6,6 +6,24 @@
 
 enum { CONTENT_LIMIT = 64, TEXT = 256 };
 
+static mpr_status check_size(const Graph *g, const Value *v, Err *err)
+{
+    char text[TEXT];
+    if (!v || mpri_shape_in_range(&v->shape)) return MPR_OK;
+    return mpri_err_set(err, MPR_E_LIMIT, "value '%s' of shape %s has more elements than can be counted: 2^56",
+                        mpri_err_name(v->name), mpri_shape_print(g->sym, &v->shape, text, sizeof text));
+}
+
+/* The rule, on inputs of a size that can be counted, and for outputs of such a size. */
+static mpr_status run_rule(Graph *g, Node *n, Err *err)
+{
+    InferCtx c = {g, n, g->sym, err};
+    for (int i = 0; i < n->n_in; i++) TRY(check_size(g, n->in[i], err));
+    TRY(n->op->infer(&c));
+    for (int i = 0; i < n->n_out; i++) TRY(check_size(g, n->out[i], err));
+    return MPR_OK;
+}
+
 mpr_status mpri_infer_node(Graph *g, Node *n, Err *err)
 {
     bool opaque = n->op->flags & OPF_OPAQUE;
@@ -15,8 +33,7 @@ mpr_status mpri_infer_node(Graph *g, Node *n, Err *err)
     /* What a rule does not state is not known: no shape stays from an earlier look. */
     for (int i = 0; i < n->n_out && !opaque; i++)
         if (n->out[i] && !n->out[i]->declared) n->out[i]->shape.rank = MPRI_RANK_UNKNOWN;
-    InferCtx c = {g, n, g->sym, err};
-    mpr_status status = n->op->infer(&c);
+    mpr_status status = run_rule(g, n, err);
     if (status == MPR_OK && mpri_symtab_failed(g->sym)) status = mpri_err_nomem(err, sizeof(Dim));
     if (status == MPR_OK) return MPR_OK;
     const char *type = n->opaque_type ? n->opaque_type : n->op->name;

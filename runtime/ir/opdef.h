@@ -151,6 +151,8 @@ bool mpri_params_copy(const OpDef *op, void *dst, const void *src, Arena *arena,
 /* Equal as attributes: numbers by bits, strings, lists and tensors by contents. */
 bool mpri_params_equal(const OpDef *op, const void *a, const void *b);
 const AttrRow *mpri_params_row(const OpDef *op, const char *name); /* NULL when there is none */
+/* Is the number in the range of the row, the text one of its choices? Rows of other kinds allow everything. */
+bool mpri_params_row_allows(const AttrRow *row, const void *field);
 bool mpri_params_row_equal(const AttrRow *row, const void *a, const void *b);
 
 /* Bit of an input in a mask of an OpDef: bit 31 stands for input 31 and every later one. */

@@ -21,6 +21,27 @@ const AttrRow *mpri_params_row(const OpDef *op, const char *name)
     return NULL;
 }
 
+static bool is_choice(const char *choices, const char *s)
+{
+    size_t n = strlen(s);
+    for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (strcspn(p, "|") == n && !strncmp(p, s, n)) return true;
+    return false;
+}
+
+bool mpri_params_row_allows(const AttrRow *row, const void *field)
+{
+    if (row->kind == ATTR_INT && row->min_int < row->max_int) {
+        int64_t v = *(const int64_t *)field;
+        return v >= row->min_int && v <= row->max_int;
+    }
+    if (row->kind == ATTR_STRING && row->choices) {
+        const char *s = *(const char *const *)field;
+        return !s || is_choice(row->choices, s);
+    }
+    return true;
+}
+
 void mpri_params_default(const OpDef *op, void *p)
 {
     memset(p, 0, op->params_size);

@@ -279,8 +279,9 @@ static mpr_status read_attribute(Reader *r, const AttrRow *row, void *field)
     return MPR_OK;
 }
 
-/* A text or a tensor that the operator cannot do without: numbers have a value, 0, in any case. */
-static mpr_status check_required(Reader *r, const OpDef *op, const void *params)
+/* A text or a tensor that the operator cannot do without: numbers have a value, 0, in any case. And values that
+ * are allowed. */
+static mpr_status check_values(Reader *r, const OpDef *op, const void *params)
 {
     for (const AttrRow *row = op->attrs; row && row->name; row++) {
         const void *at = (const char *)params + row->offset;
@@ -289,13 +290,19 @@ static mpr_status check_required(Reader *r, const OpDef *op, const void *params)
                                                  : false;
         if (row->required && absent)
             return mpri_read_fail(r, "%s needs the attribute '%s'", op->name, row->name);
+        if (mpri_params_row_allows(row, at)) continue;
+        if (row->kind == ATTR_STRING)
+            return mpri_read_fail(r, "attribute '%s' of %s is '%s', allowed %s", row->name, op->name,
+                                  mpri_err_name(*(const char *const *)at), row->choices);
+        return mpri_read_fail(r, "attribute '%s' of %s is %lld, allowed %lld to %lld", row->name, op->name,
+                              (long long)*(const int64_t *)at, (long long)row->min_int, (long long)row->max_int);
     }
     return MPR_OK;
 }
 
 mpr_status mpri_read_attributes(Reader *r, const OpDef *op, void *params)
 {
-    if (!mpri_read_accept(r, "{")) return check_required(r, op, params);
+    if (!mpri_read_accept(r, "{")) return check_values(r, op, params);
     do {
         char *name;
         TRY(mpri_read_name(r, &name));
@@ -306,5 +313,5 @@ mpr_status mpri_read_attributes(Reader *r, const OpDef *op, void *params)
         TRY(read_attribute(r, row, (char *)params + row->offset));
     } while (mpri_read_accept(r, ","));
     TRY(mpri_read_expect(r, "}"));
-    return check_required(r, op, params);
+    return check_values(r, op, params);
 }

@@ -100,14 +100,6 @@ static void check_outputs(Check *c, bool *seen)
     }
 }
 
-static bool choice_allowed(const char *choices, const char *s)
-{
-    size_t n = strlen(s);
-    for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
-        if (strcspn(p, "|") == n && !strncmp(p, s, n)) return true;
-    return false;
-}
-
 static void check_attributes(Check *c)
 {
     const OpDef *op = c->n->op;
@@ -117,17 +109,12 @@ static void check_attributes(Check *c)
     }
     for (const AttrRow *r = op->attrs; r && r->name; r++) {
         const char *field = (const char *)c->n->params + r->offset;
-        if (r->kind == ATTR_INT && r->min_int < r->max_int) {
-            int64_t v = *(const int64_t *)field;
-            if (v < r->min_int || v > r->max_int)
-                fault(c, "attribute %s is %lld, allowed %lld to %lld", r->name, (long long)v,
-                      (long long)r->min_int, (long long)r->max_int);
-        }
-        if (r->kind == ATTR_STRING && r->choices) {
-            const char *s = *(const char *const *)field;
-            if (s && !choice_allowed(r->choices, s))
-                fault(c, "attribute %s is '%s', allowed %s", r->name, mpri_err_name(s), r->choices);
-        }
+        if (mpri_params_row_allows(r, field)) continue;
+        if (r->kind == ATTR_INT)
+            fault(c, "attribute %s is %lld, allowed %lld to %lld", r->name, (long long)*(const int64_t *)field,
+                  (long long)r->min_int, (long long)r->max_int);
+        else
+            fault(c, "attribute %s is '%s', allowed %s", r->name, mpri_err_name(*(const char *const *)field), r->choices);
     }
 }
 

@@ -73,7 +73,7 @@ static mpr_status conv_shape(InferCtx *c, const ConvParams *p, const Shape *x, c
 
 static mpr_status check_channels(InferCtx *c, const ConvParams *p, Dim channels, const Shape *w)
 {
-    if (mpri_dim_const(channels) && mpri_dim_const(w->d[1]) && channels != w->d[1] * p->group)
+    if (mpri_dim_const(channels) && mpri_dim_const(w->d[1]) && channels != mpri_op_dim_mul(c->sym, w->d[1], p->group))
         return mpri_op_shape_error(c, 1, "channels of the input, expected weight dim 1 times group",
                                    channels);
     if (mpri_dim_const(w->d[0]) && w->d[0] % p->group != 0)
@@ -116,8 +116,9 @@ static mpr_status infer_conv_grad(InferCtx *c)
     TRY(mpri_op_check_rank(c, 0, out.rank, out.rank));
     TRY(mpri_op_check_rank(c, 1, out.rank, out.rank));
     if (op_shape(c, 1)->rank >= 0) {
-        TRY(conv_shape(c, p, of_weight ? op_shape(c, 1) : &out, of_weight ? &out : op_shape(c, 1),
-                       &dy));
+        const Shape *x = of_weight ? op_shape(c, 1) : &out, *w = of_weight ? &out : op_shape(c, 1);
+        TRY(check_channels(c, p, x->d[1], w));
+        TRY(conv_shape(c, p, x, w, &dy));
         TRY(mpri_op_expect_shape(c, 0, &dy, "cotangent: shape of the convolution"));
     }
     return mpri_infer_set(c, 0, t, &out);

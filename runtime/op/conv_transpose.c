@@ -42,6 +42,10 @@ static mpr_status spatial_dim(InferCtx *c, int i, int spatial, Dim x, Dim taps, 
     int64_t stride = entry(p->strides, i, 1), dilation = entry(p->dilations, i, 1), pads = 0, v;
     bool valid = p->auto_pad && strcmp(p->auto_pad, "VALID") == 0;
     Dim scaled = mpri_op_dim_mul(s, x, mpri_dim_int(s, stride));
+    Dim reach = mpri_op_dim_mul(s, mpri_op_dim_sub(s, taps, 1), mpri_dim_int(s, dilation));
+    if (mpri_dim_const(x) && mpri_dim_const(taps) &&
+        (!mpri_dim_is_int(s, mpri_op_dim_add(s, scaled, reach), &v) || v > MPRI_MOST_ELEMENTS))
+        return mpri_op_shape_error(c, 0, "dim that is too large for ConvTranspose with these strides and dilations", x);
     if (p->output_shape.n) {
         *out = p->output_shape.v[i];
         return MPR_OK;
@@ -51,7 +55,6 @@ static mpr_status spatial_dim(InferCtx *c, int i, int spatial, Dim x, Dim taps, 
         return MPR_OK;
     }
     if (!valid) pads = entry(p->pads, i, 0) + entry(p->pads, i + spatial, 0);
-    Dim reach = mpri_op_dim_mul(s, mpri_op_dim_sub(s, taps, 1), mpri_dim_int(s, dilation));
     int64_t add = 1 - stride + entry(p->output_padding, i, 0) - pads;
     *out = mpri_op_dim_add(s, mpri_op_dim_add(s, scaled, reach), mpri_dim_int(s, add));
     if (mpri_dim_is_int(s, *out, &v) && v < 0)

@@ -152,7 +152,8 @@ static mpr_status infer_range(InferCtx *c)
     TRY(mpri_infer_set(c, 0, t, &(Shape){.rank = 1, .d = {count}}));
     Dim *r = ints && mpri_dim_const(count) ? mpri_op_content_alloc(c, count) : NULL;
     if (!r) return MPR_OK;
-    for (int64_t i = 0; i < count; i++) r[i] = mpri_dim_int(c->sym, v[0] + i * v[2]);
+    for (int64_t i = 0; i < count; i++) /* modulo 2^64: i * step may not fit, the sum does */
+        r[i] = mpri_dim_int(c->sym, (int64_t)((uint64_t)v[0] + (uint64_t)i * (uint64_t)v[2]));
     mpri_infer_set_content(c, 0, count, r);
     return MPR_OK;
 }

@@ -263,10 +263,10 @@ static mpr_status infer_slice_grad(InferCtx *c)
         if (axis < 0 || axis >= out.rank)
             return mpri_op_shape_error(c, 0, "axis of SliceGrad", axis);
         if (dy->rank < 0 || !mpri_dim_const(dy->d[axis]) || dy->d[axis] == 0) continue;
-        int64_t last = start + (dy->d[axis] - 1) * step;
-        if (start < 0 || start >= out.d[axis] || last < 0 || last >= out.d[axis])
-            return mpri_op_shape_error(c, 0, "SliceGrad writes outside its dims; last position",
-                                       last);
+        int64_t last;
+        bool beyond = __builtin_mul_overflow(dy->d[axis] - 1, step, &last) || __builtin_add_overflow(last, start, &last);
+        if (beyond || start < 0 || start >= out.d[axis] || last < 0 || last >= out.d[axis])
+            return mpri_op_shape_error(c, 0, "SliceGrad writes outside its dims; step", step);
     }
     return mpri_infer_set(c, 0, op_type(c, 0), &out);
 }

@@ -140,10 +140,14 @@ static mpr_status places(InferCtx *c, int spatial, const int64_t *image, const i
         int64_t dilation = p->dilations.n ? p->dilations.v[i] : 1;
         int64_t stride = p->strides.n ? p->strides.v[i] : 1;
         int64_t pads = p->pads.n ? p->pads.v[i] + p->pads.v[i + spatial] : 0;
+        if (image[i] < 0 || image[i] > MPRI_MOST_ELEMENTS)
+            return mpri_op_shape_error(c, 1, "dim of image_shape, allowed 0 to 2^56", image[i]);
+        if (block[i] < 1 || block[i] > INT32_MAX)
+            return mpri_op_shape_error(c, 2, "dim of block_shape, allowed 1 to 2147483647", block[i]);
         int64_t room = image[i] + pads - (block[i] - 1) * dilation - 1;
-        if (image[i] < 0 || block[i] < 1 || block[i] > INT32_MAX || room < 0)
-            return mpri_op_shape_error(c, 0, "the block does not fit into the image, by", -room);
-        *count *= room / stride + 1;
+        if (room < 0) return mpri_op_shape_error(c, 0, "the block does not fit into the image, by", -room);
+        if (__builtin_mul_overflow(*count, room / stride + 1, count))
+            return mpri_op_shape_error(c, 1, "places of the block in the image, more than can be counted; dim", image[i]);
     }
     return MPR_OK;
 }
@@ -167,7 +171,9 @@ static mpr_status infer_col2im(InferCtx *c)
     const int64_t *image = mpri_op_ints(c, 1, &m), *block = mpri_op_ints(c, 2, &m);
     if (x->rank == 3) out.d[0] = x->d[0];
     for (int i = 0; i < n && size; i++) out.d[i + 2] = size[i];
-    for (int i = 0; i < n && block; i++) taps *= block[i] > 0 && block[i] < 65536 ? block[i] : 1;
+    for (int i = 0; i < n && block; i++)
+        if (block[i] > 0 && __builtin_mul_overflow(taps, block[i], &taps))
+            return mpri_op_shape_error(c, 2, "elements of a block, more than can be counted; dim", block[i]);
     if (image && block) {
         TRY(places(c, (int)n, image, block, &count));
         if (x->rank == 3 && mpri_dim_const(x->d[2]) && x->d[2] != count)

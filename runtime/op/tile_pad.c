@@ -78,6 +78,9 @@ static mpr_status border_of(InferCtx *c, int rank, Border *b)
     if (n != 2 * n_axes)
         return mpri_op_shape_error(c, 0, "entries of pads, allowed: two per padded axis", n);
     if (v) TRY(mpri_op_axes(c, n_axes, v, rank, axes));
+    for (int64_t i = 0, one; i < n; i++)
+        if (mpri_dim_is_int(c->sym, pads[i], &one) && (one < -MPRI_MOST_ELEMENTS || one > MPRI_MOST_ELEMENTS))
+            return mpri_op_shape_error(c, 0, "entry of pads, allowed -2^56 to 2^56", one);
     for (int64_t i = 0; i < n_axes; i++) {
         int axis = v ? axes[i] : (int)i;
         b->before[axis] = pads[i];

@@ -50,6 +50,9 @@ static mpr_status infer_topk_grad(InferCtx *c)
     TRY(mpri_op_dims_shape(c, p->dims, &out));
     TRY(mpri_op_check_rank(c, 0, out.rank, out.rank));
     TRY(mpri_infer_axis(c, p->axis, out.rank, &axis));
+    Shape lines = out;
+    if (op_shape(c, 0)->rank == out.rank) lines.d[axis] = op_shape(c, 0)->d[axis];
+    TRY(mpri_op_expect_shape(c, 0, &lines, "cotangent: dims, but for the axis"));
     return mpri_infer_set(c, 0, op_type(c, 0), &out);
 }
 

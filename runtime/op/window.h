@@ -40,17 +40,27 @@ static inline WindowDim mpri_window_dim(const PoolWindow *p, int spatial, int d,
     return w;
 }
 
+/* Far larger than any plane: most of it lies in the padding. Kernels that go over all taps, or have memory for a
+ * padded line, refuse it. */
+static inline bool mpri_window_is_vast(const PoolWindow *p)
+{
+    for (int64_t i = 0; i < p->kernel_shape.n; i++)
+        if ((p->kernel_shape.v[i] - 1) * (p->dilations.n ? p->dilations.v[i] : 1) >= 65536) return true;
+    for (int64_t i = 0; i < p->pads.n; i++)
+        if (p->pads.v[i] > 65536) return true;
+    return false;
+}
+
 /* How many taps of the window at `out` meet an element; with `pads`, or the padding. What a window of
  * ceil_mode has beyond the padding never counts. */
 static inline int64_t mpri_window_count(const WindowDim *w, int64_t out, bool pads)
 {
-    int64_t first = out * w->stride - w->begin, n = 0;
+    int64_t first = out * w->stride - w->begin;
     int64_t low = pads ? -w->begin : 0, high = w->in + (pads ? w->end : 0);
-    for (int64_t t = 0; t < w->taps; t++) {
-        int64_t i = first + t * w->dilation;
-        n += i >= low && i < high;
-    }
-    return n;
+    int64_t from = low > first ? (low - first + w->dilation - 1) / w->dilation : 0;
+    int64_t to = high > first ? (high - first - 1) / w->dilation + 1 : 0;
+    if (to > w->taps) to = w->taps;
+    return to > from ? to - from : 0;
 }
 
 #endif

@@ -163,6 +163,8 @@ static void make(void **state)
         {"const a: i64[] = 1\n const b: i64[] = 10\n const d: i64[] = 3\n y = Range(a, b, d)", "i64[3] = 1,4,7"},
         {"const a: i64[] = 5\n const b: i64[] = 0\n const d: i64[] = -2\n y = Range(a, b, d)", "i64[3] = 5,3,1"},
         {"const a: i64[] = 5\n const b: i64[] = 0\n const d: i64[] = 2\n y = Range(a, b, d)", "i64[0]"},
+        {"const a: i64[] = -6917529027641081856\n const b: i64[] = 6917529027641081856\n const d: i64[] = 4611686018427387904\n "
+         "y = Range(a, b, d)", "i64[3] = -6917529027641081856,-2305843009213693952,2305843009213693952"},
         {"const a: f32[] = 0\n const b: f32[] = 1\n const d: f32[] = 0.25\n y = Range(a, b, d)", "f32[4]"},
         {"input x: f32[b,s]\n const i: i64[] = 1\n n = Shape(x)\n l = Gather(n, i)\n const z: i64[] = 0\n const o: i64[] = 1\n"
          "y = Range(z, l, o)", "i64[s]"},
@@ -171,6 +173,8 @@ static void make(void **state)
     static const InferFault faults[] = {
         {"const s: i64[1] = [-3]\n y = ConstantOfShape(s)", MPR_E_SHAPE, {"-3"}},
         {"const s: i64[1] = [3]\n y = ConstantOfShape(s) {value=i64[2] [7,8]}", MPR_E_SHAPE, {"2"}},
+        {"input x: f32[4611686018427387904,n,2]\n y = Relu(x)", MPR_E_LIMIT, {"'x'", "[4611686018427387904,n,2]", "2^56"}},
+        {"input x: f32[2,0]\n const r: i64[2] = [1152921504606846976,1]\n y = Tile(x, r)", MPR_E_LIMIT, {"'y'", "2^56"}},
         {"const a: i64[] = 1\n const d: i64[] = 0\n y = Range(a, a, d)", MPR_E_SHAPE, {"step"}},
         {"const a: i64[] = 1\n const d: i32[] = 1\n y = Range(a, a, d)", MPR_E_TYPE, {"i64", "i32"}},
         {"const a: i64[2] = [1,2]\n y = Range(a, a, a)", MPR_E_SHAPE, {"[2]"}},

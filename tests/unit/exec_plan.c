@@ -213,7 +213,7 @@ static void test_refusals(void **state)
     assert_int_equal(mpri_plan_create(device, &store, g, a, NULL, &p, &err), MPR_E_SHAPE);
     assert_error(MPR_E_SHAPE, &err, "'x'");
     mpri_err_clear(&err);
-    g = parse(&a, "graph {\n input x: f32[4000000000,4000000000]\n y = Neg(x)\n output y = y\n}");
+    g = parse(&a, "graph {\n input x: f32[4000000000,4000000000]\n output y = x\n}");
     assert_int_equal(mpri_plan_create(device, &store, g, a, NULL, &p, &err), MPR_E_LIMIT);
     mpri_err_clear(&err);
     g = parse(&a, "graph {\n input x: f32[2]\n --- backward\n y = Neg(x)\n --- forward\n z = "

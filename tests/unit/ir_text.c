@@ -134,6 +134,8 @@ static void test_errors(void **state)
         {"graph {\n input x: f32[2]\n y: f16[2] = Relu(x)\n}", "its operator gives f32[2]"},
         {"graph {\n input x: f32[2]\n y: f32[3] = Relu(x)\n}", "written as f32[3]"},
         {"graph {\n input x: f32[2]\n y = Gemm(x, x) {beta=1}\n}", "no attribute 'beta'"},
+        {"graph {\n input x: f32[2]\n y = Gemm(x, x) {trans=2}\n}", "attribute 'trans' of Gemm is 2, allowed 0 to 1"},
+        {"graph {\n input x: f32[2]\n y = Gemm(x, x) {mode=\"tan\"}\n}", "attribute 'mode' of Gemm is 'tan', allowed none|tanh"},
         {"graph {\n input x: f32[2]\n y = Gemm(x, x) @ \"nn\"\n}", "nn"},
         {"graph {\n input x: f32[2]\n output y = x\n output y = x\n}", "twice"},
         {"graph {\n slot x: f32[2] thing\n}", "expected param"},

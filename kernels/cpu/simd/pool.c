@@ -285,17 +285,24 @@ static const char *refuse(const KernelSig *s)
     return sig_floats(s, 0, 0) ? NULL : NOT_FLOAT;
 }
 
+static const char *refuse_average(const KernelSig *s)
+{
+    const char *why = refuse(s);
+    return why ? why : too_vast(&((const AveragePoolParams *)s->params)->window);
+}
+
 static const char *refuse_max(const KernelSig *s)
 {
+    const PoolWindow *p = &((const MaxPoolParams *)s->params)->window;
     if (!vf_can(s->in[0].dtype)) return NOT_FLOAT;
-    return sig_has_out(s, 1) ? too_many_taps(&((const MaxPoolParams *)s->params)->window) : NULL;
+    return sig_has_out(s, 1) ? too_many_taps(p) : too_vast(p);
 }
 
 static const KernelRow rows[] = {
     {.op = OP_MaxPool, .name = MPRI_ROW("maxpool"), .isa = MPRI_ISA_ID, .fn = k_max,
      .refuse = refuse_max, .workspace = max_workspace},
     {.op = OP_AveragePool, .name = MPRI_ROW("averagepool"), .isa = MPRI_ISA_ID, .fn = k_average,
-     .refuse = refuse, .workspace = average_workspace},
+     .refuse = refuse_average, .workspace = average_workspace},
     {.op = OP_GlobalMaxPool, .name = MPRI_ROW("globalmaxpool"), .isa = MPRI_ISA_ID,
      .fn = k_global_max, .refuse = refuse},
     {.op = OP_GlobalAveragePool, .name = MPRI_ROW("globalaveragepool"), .isa = MPRI_ISA_ID,

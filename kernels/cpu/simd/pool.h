@@ -301,10 +301,16 @@ VF_FN vf share(vf dy, const float *counts, const float *inverse, int64_t i, int 
     return dy / divisors(counts, i, left, rows);
 }
 
+VF_FN const char *too_vast(const PoolWindow *p)
+{
+    return mpri_window_is_vast(p) ? "a window or padding of more than 65536 elements" : NULL;
+}
+
 /* Taps are numbered in floats. */
 VF_FN const char *too_many_taps(const PoolWindow *p)
 {
     double n = 1;
+    if (mpri_window_is_vast(p)) return too_vast(p);
     for (int64_t i = 0; i < p->kernel_shape.n; i++) n *= (double)p->kernel_shape.v[i];
     return n < 16777216.0 ? NULL : "a window of 2^24 elements or more";
 }

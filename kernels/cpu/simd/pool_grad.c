@@ -418,7 +418,7 @@ static size_t average_grad_workspace(const KernelSig *s, int threads)
 static const char *refuse(const KernelSig *s)
 {
     if (!sig_floats(s, 0, 0)) return NOT_FLOAT;
-    if (s->op != OP_MaxPoolGrad) return NULL;
+    if (s->op != OP_MaxPoolGrad) return too_vast(&((const AveragePoolParams *)s->params)->window);
     return too_many_taps(&((const MaxPoolParams *)s->params)->window);
 }
 

@@ -81,6 +81,8 @@ static const char *refuse(const KernelSig *s)
 {
     DType t = s->in[0].dtype;
     if (!mpri_dtype_is_low(t) || s->out[0].dtype != t) return "takes f16 and bf16 only";
+    const char *vast = too_vast(&((const AveragePoolParams *)s->params)->window);
+    if (vast) return vast;
     Pool k = apart_of(s->params, &s->in[0], &s->out[0]);
     const WindowDim *d = &k.last;
     bool apart = d->taps == 2 && d->stride == 2 && d->dilation == 1 && d->begin == 0;

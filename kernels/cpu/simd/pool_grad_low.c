@@ -313,11 +313,13 @@ static size_t low_grad_workspace(const KernelSig *s, int threads)
 
 static const char *refuse(const KernelSig *s)
 {
-    const Ints *shape = &((const MaxPoolParams *)s->params)->window.kernel_shape;
+    const PoolWindow *p = &((const MaxPoolParams *)s->params)->window;
+    const Ints *shape = &p->kernel_shape;
     double taps = 1;
     DType t = s->in[1].dtype;
     if (!mpri_dtype_is_low(t) || s->in[0].dtype != t || s->out[0].dtype != t)
         return "takes f16 and bf16 only, one of them for all";
+    if (mpri_window_is_vast(p)) return too_vast(p);
     for (int64_t i = 0; i < shape->n; i++) taps *= (double)shape->v[i];
     return taps <= MOST_TAPS ? NULL : "a window of more than 64 elements";
 }

@@ -177,8 +177,10 @@ static Value *rule_gather_one(Builder *b, Node *n)
     double c;
     if (!mpri_dtype_is_float(x->dtype) || !mpri_rewrite_scalar(n->in[1], &c)) return NULL;
     int64_t axis = p->axis < 0 ? p->axis + x->shape.rank : p->axis;
-    int64_t dim = x->shape.d[axis], from = (int64_t)c < 0 ? (int64_t)c + dim : (int64_t)c;
-    if (from < 0 || from >= dim) return NULL;
+    int64_t dim = x->shape.d[axis];
+    if (c < -(double)dim || c >= (double)dim) return NULL; /* refused when it runs */
+    int64_t from = (int64_t)c < 0 ? (int64_t)c + dim : (int64_t)c;
+    if (from >= dim) return NULL;
     if (dim > 1)
         x = mpri_build(b, OP_Slice, NULL, 4,
                        (Value *[]){x, mpri_build_i64s(b, 1, &from),

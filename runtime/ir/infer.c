@@ -9,6 +9,11 @@ enum { CONTENT_LIMIT = 64, TEXT = 256 };
 static mpr_status check_size(const Graph *g, const Value *v, Err *err)
 {
     char text[TEXT];
+    int64_t dim;
+    for (int i = 0; v && i < v->shape.rank; i++)
+        if (!mpri_dim_const(v->shape.d[i]) && mpri_dim_is_int(g->sym, v->shape.d[i], &dim))
+            return mpri_err_set(err, MPR_E_SHAPE, "value '%s' has shape %s; dims are 0 or more", mpri_err_name(v->name),
+                                mpri_shape_print(g->sym, &v->shape, text, sizeof text));
     if (!v || mpri_shape_in_range(&v->shape)) return MPR_OK;
     return mpri_err_set(err, MPR_E_LIMIT, "value '%s' of shape %s has more elements than can be counted: 2^56",
                         mpri_err_name(v->name), mpri_shape_print(g->sym, &v->shape, text, sizeof text));

@@ -31,8 +31,11 @@ static mpr_status infer_tile(InferCtx *c)
         return mpri_op_shape_error(c, 0, "entries of repeats of Tile, allowed: one per dim", n);
     Shape out = *x;
     for (int k = 0; k < x->rank; k++) {
-        if (r && mpri_dim_is_int(c->sym, r[k], &v) && v < 0)
-            return mpri_op_shape_error(c, 0, "negative entry of repeats of Tile", v);
+        int64_t dim = mpri_dim_const(x->d[k]) ? x->d[k] : 1, all;
+        bool repeated = r && mpri_dim_is_int(c->sym, r[k], &v);
+        if (repeated && v < 0) return mpri_op_shape_error(c, 0, "negative entry of repeats of Tile", v);
+        if (repeated && (__builtin_mul_overflow(dim > 0 ? dim : 1, v, &all) || all > MPRI_MOST_ELEMENTS))
+            return mpri_op_shape_error(c, 0, "entry of repeats of Tile gives more than 2^56 elements", v);
         out.d[k] = r ? mpri_dim_mul(c->sym, x->d[k], r[k]) : mpri_dim_fresh(c->sym);
     }
     return mpri_infer_set(c, 0, op_type(c, 0), &out);
@@ -46,6 +49,10 @@ static mpr_status grad_tile(GradCtx *c)
     const int64_t *r;
     TRY(mpri_op_grad_const_shape(c, x));
     TRY(mpri_op_grad_ints(c, 1, &n, &r));
+    if (mpri_shape_elements(&dx->shape) == 0) { /* sizes of what is repeated 0 times need not fit */
+        c->dx[0] = mpri_op_grad_zeros_like(c, x);
+        return mpri_op_grad_done(c);
+    }
     ReduceParams sum = {.out_dtype = mpri_op_wide(dx->dtype)};
     for (int k = 0; k < x->shape.rank; k++) {
         int64_t inner = x->shape.d[k];

@@ -180,14 +180,16 @@ static void check_file(void **state)
     const CaseFile *f = *state;
     for (int i = 0; i < f->n; i++) {
         const CaseRow *r = &f->rows[i];
-        Text fixed, open;
         if (r->broken) continue;
-        test_case_text(r, MPR_FLOAT32, 0, NULL, &fixed);
-        open_dims(fixed.text, &open);
-        try_text(fixed.text, (uint64_t)i);
-        try_text(open.text, (uint64_t)i + 3);
-        mpri_text_free(&open);
-        mpri_text_free(&fixed);
+        for (int fed = 0; fed < 2; fed++) { /* the first tensor a constant, as the row may have it, or an input */
+            Text fixed, open;
+            test_case_text(r, MPR_FLOAT32, fed, NULL, &fixed);
+            open_dims(fixed.text, &open);
+            try_text(fixed.text, (uint64_t)(4 * i + 2 * fed));
+            try_text(open.text, (uint64_t)(4 * i + 2 * fed + 1));
+            mpri_text_free(&open);
+            mpri_text_free(&fixed);
+        }
     }
     trying = NULL;
 }

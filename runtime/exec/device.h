@@ -13,7 +13,7 @@
 
 typedef struct DeviceGraph DeviceGraph; /* a recorded sequence of launches and copies */
 
-/* Reads that are asked for now and taken later: places, and bytes of each. */
+/* Late reads, taken some steps after they are asked for: places, and bytes of each. */
 enum { DEVICE_LATE = 8, DEVICE_LATE_BYTES = 256 };
 
 typedef struct Device Device;

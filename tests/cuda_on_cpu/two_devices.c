@@ -64,41 +64,20 @@ static int count(const Step *a, int n, mpr_step_outcome what)
 
 /* ---- checkpoints ---- */
 
-typedef struct Loop {
-    Digits d;
-    mpr_session *s;
-    mpr_optimizer *opt;
-    mpr_dataset *data;
-    mpr_schedule *schedule;
-    mpr_prepared *p;
-} Loop;
+typedef DigitsLoop Loop;
 
-static void loop_open(Loop *l, int device, mpr_dtype low)
+static void loop_open(Loop *l, Digits *d, int device, mpr_dtype low)
 {
-    mpr_dataset_options data = {.size = sizeof data, .batch_size = 64, .shuffle = true, .seed = 3};
     mpr_scaler_options so = {.size = sizeof so, .init_scale = 0x1p22f, .growth_interval = 3};
-    mpr_prepare_options po = {
-        .size = sizeof po, .gradient_accumulation_steps = 3, .max_grad_norm = 1, .scaler = low ? &so : NULL};
-    mpr_adamw ad = {.size = sizeof ad, .learning_rate = 3e-3, .weight_decay = 0.01};
-    mpr_schedule_options sd = {.size = sizeof sd, .total_steps = 50};
-    const char *file = test_data("digits/train.npz");
     use(device);
-    digits_open(&l->d, 1);
-    l->s = digits_session(&l->d, low);
-    assert_call(mpr_optimizer_adamw(l->s, &ad, &l->opt), l->s);
-    assert_call(mpr_dataset_open(l->s, &file, 1, &data, &l->data), l->s);
-    assert_call(mpr_schedule_create(l->s, &sd, &l->schedule), l->s);
-    assert_call(mpr_prepare(l->s, l->opt, l->data, l->schedule, &po, &l->p), l->s);
+    digits_open(d, 1);
+    digits_loop_open(l, d, &(DigitsLoopOptions){.autocast = low, .batch = 64, .scaler = low ? &so : NULL});
 }
 
 static void loop_close(Loop *l)
 {
-    mpr_prepared_destroy(l->p);
-    mpr_schedule_destroy(l->schedule);
-    mpr_dataset_close(l->data);
-    mpr_optimizer_destroy(l->opt);
-    mpr_session_close(l->s);
-    digits_close(&l->d);
+    digits_loop_close(l);
+    digits_close(l->d);
 }
 
 /* t NULL: nobody asks. */
@@ -137,8 +116,8 @@ static void same_end(Loop *a, Loop *b, float share)
     assert_memory_equal(x.at, y.at, sizeof x.at);
     if (x.scaler) assert_string_equal(x.scaler, y.scaler);
     near_floats(x.w, y.w, 128 * 64, share);
-    mpr_free_text(a->d.ctx, x.scaler);
-    mpr_free_text(b->d.ctx, y.scaler);
+    mpr_free_text(a->d->ctx, x.scaler);
+    mpr_free_text(b->d->ctx, y.scaler);
 }
 
 /* All but the name of the kernels, and the checksum with it. */
@@ -160,13 +139,14 @@ static void goes_on(int from, mpr_dtype low, int cut)
 {
     static Step here[STEPS], there[STEPS];
     char saved[64], again[64];
+    Digits da, db;
     Loop a, b;
     snprintf(saved, sizeof saved, "/tmp/mpr-from-%ld", (long)getpid());
     snprintf(again, sizeof again, "/tmp/mpr-to-%ld", (long)getpid());
-    loop_open(&a, from, low);
+    loop_open(&a, &da, from, low);
     batches(&a, cut, NULL);
     assert_call(mpr_prepared_save(a.p, saved), a.p);
-    loop_open(&b, from == CPU ? CUDA : CPU, low);
+    loop_open(&b, &db, from == CPU ? CUDA : CPU, low);
     batches(&b, 5, NULL); /* somewhere else */
     assert_call(mpr_prepared_load(b.p, saved), b.p);
     assert_call(mpr_prepared_save(b.p, again), b.p);

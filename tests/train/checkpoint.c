@@ -5,51 +5,11 @@
 #include <math.h>
 #include <unistd.h>
 
-typedef struct Loop {
-    mpr_session *s;
-    mpr_optimizer *opt;
-    mpr_dataset *data;
-    mpr_schedule *schedule;
-    mpr_prepared *p;
-} Loop;
+typedef DigitsLoop Loop;
 
 static void loop_open(Loop *l, Digits *d, int64_t batch, bool sgd)
 {
-    const char *file = test_data("digits/train.npz");
-    mpr_dataset_options data = {
-        .size = sizeof(data), .batch_size = batch, .shuffle = true, .seed = 3};
-    mpr_prepare_options po = {
-        .size = sizeof(po), .gradient_accumulation_steps = 3, .max_grad_norm = 1};
-    l->s = digits_session(d, MPR_FLOAT16);
-    if (sgd)
-        assert_call(mpr_optimizer_sgd(
-                        l->s,
-                        &(mpr_sgd){.size = sizeof(mpr_sgd), .learning_rate = 0.1, .momentum = 0.9},
-                        &l->opt),
-                    l->s);
-    else
-        assert_call(mpr_optimizer_adamw(l->s,
-                                        &(mpr_adamw){.size = sizeof(mpr_adamw),
-                                                     .learning_rate = 3e-3,
-                                                     .weight_decay = 0.01},
-                                        &l->opt),
-                    l->s);
-    assert_call(mpr_dataset_open(l->s, &file, 1, &data, &l->data), l->s);
-    assert_call(mpr_schedule_create(l->s,
-                                    &(mpr_schedule_options){.size = sizeof(mpr_schedule_options),
-                                                            .total_steps = 50},
-                                    &l->schedule),
-                l->s);
-    assert_call(mpr_prepare(l->s, l->opt, l->data, l->schedule, &po, &l->p), l->s);
-}
-
-static void loop_close(Loop *l)
-{
-    mpr_prepared_destroy(l->p);
-    mpr_schedule_destroy(l->schedule);
-    mpr_dataset_close(l->data);
-    mpr_optimizer_destroy(l->opt);
-    mpr_session_close(l->s);
+    digits_loop_open(l, d, &(DigitsLoopOptions){.autocast = MPR_FLOAT16, .batch = batch, .sgd = sgd});
 }
 
 static void run_batches(Loop *l, int n)
@@ -88,13 +48,13 @@ static void exact_resume(void **state)
         assert_call(mpr_prepared_save(a.p, folder), a.p);
         run_batches(&a, 20);
         digits_weight(a.s, whole);
-        loop_close(&a);
+        digits_loop_close(&a);
         loop_open(&b, &d, 64, false);
         assert_call(mpr_prepared_load(b.p, folder), b.p);
         run_batches(&b, 20);
         digits_weight(b.s, parts);
         assert_memory_equal(whole, parts, sizeof(whole));
-        loop_close(&b);
+        digits_loop_close(&b);
     }
     test_remove_folder(folder);
     digits_close(&d);
@@ -122,7 +82,7 @@ static void saved_twice(void **state)
                  names[i]);
         assert_int_equal(system(command), 0);
     }
-    loop_close(&a);
+    digits_loop_close(&a);
     test_remove_folder(first);
     test_remove_folder(second);
     digits_close(&d);
@@ -173,7 +133,7 @@ static void damage(void **state)
     loop_open(&l, &d, 64, false);
     run_batches(&l, 6);
     assert_call(mpr_prepared_save(l.p, folder), l.p);
-    loop_close(&l);
+    digits_loop_close(&l);
     loop_open(&l, &d, 64, false);
     run_batches(&l, 3);
     digits_weight(l.s, before);
@@ -199,7 +159,7 @@ static void damage(void **state)
         free(bytes);
     }
     assert_call(mpr_prepared_load(l.p, folder), l.p); /* whole again */
-    loop_close(&l);
+    digits_loop_close(&l);
     test_remove_folder(folder);
     digits_close(&d);
 }
@@ -215,17 +175,17 @@ static void other_runs(void **state)
     loop_open(&a, &d, 64, false);
     run_batches(&a, 3);
     assert_call(mpr_prepared_save(a.p, folder), a.p);
-    loop_close(&a);
+    digits_loop_close(&a);
     loop_open(&b, &d, 64, true); /* another optimizer */
     assert_int_equal(mpr_prepared_load(b.p, folder), MPR_E_CHECKPOINT);
     assert_non_null(strstr(mpr_last_error(b.p).message, "sgd_buf"));
-    loop_close(&b);
+    digits_loop_close(&b);
     loop_open(&b, &d, 32, false); /* another batch size */
     assert_int_equal(mpr_prepared_load(b.p, folder), MPR_E_CHECKPOINT);
     assert_non_null(strstr(mpr_last_error(b.p).message, "batches of 64"));
     assert_int_equal(mpr_prepared_load(b.p, "/tmp/mpr-no-such-folder"), MPR_E_CHECKPOINT);
     assert_int_equal(mpr_prepared_save(b.p, "/nonexistent/folder"), MPR_E_IO);
-    loop_close(&b);
+    digits_loop_close(&b);
     test_remove_folder(folder);
     digits_close(&d);
 }
